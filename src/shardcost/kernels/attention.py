@@ -21,7 +21,9 @@ block per sequence and KV head, which serves all its query heads as the padded r
 *vector* one has a block per query head and needs no tile: it serves models whose query heads all
 have a KV head of their own, groups too large for a tile, and calls with too few blocks. Where
 blocks do not fill the device, the context is split over more of them and the parts are reduced
-(flash decoding).
+(flash decoding). PyTorch's flash attention splits only below 0.8 blocks for each of two slots per
+SM, into at most 128 parts (`num_splits_heuristic` of its flash_api.cpp); the kernel that does not
+split has fewer loads in flight and reaches less of the memory's rate.
 
 Everything takes numbers or arrays that broadcast. Constants come from the catalog
 (`shardcost.machine.kernels`), relative to the datasheet.
@@ -294,30 +296,39 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
     most = largest(1, work.tokens / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
+    share: Any = table["memory_share"]
+    if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split
+        unsplit = work.blocks >= table["unsplit_fill"] * units
+        splits = choose(unsplit, 1.0, smallest(splits, table["most_splits"]))
+        share = choose(unsplit, table["unsplit_share"], share)
     splits = step("splits", splits, "", "blocks that a context is cut into")
     work_s = step("work", work.blocks * (splits * block_s + work.tokens * token_s) / units)
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
     alone_s = step("alone", alone_s, meaning="one block")
     compute_s = step("compute", _smooth_maximum(work_s, alone_s, table["tail_power"]))
     split = 1 - 1 / splits
-    memory_s = _memory_s(device, table, work, warm=warm) * (1 + table["split_loss"] * split)
+    memory_s = _memory_s(device, table, work, share, warm=warm)
+    memory_s = memory_s * (1 + table["split_loss"] * split)
     memory_s = step("memory", memory_s)
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
     time_s = step("overlapped", time_s, meaning="compute and memory")
-    return 1e-6 * (table["launch_us"] + table["split_us"] * split) + time_s
+    added_us = table["launch_us"] + table["split_us"] * split
+    if "part_us" in table:
+        added_us = added_us + table["part_us"] * (splits - 1)
+    return 1e-6 * added_us + time_s
 
 
-def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+def _memory_s(device: Device, table: Constants, work: _Work, share: Any, *, warm: bool) -> Any:
     """Return the seconds that the memory needs, or the L2 cache for what it holds of the KV cache.
 
     Past its size the L2 cache soon holds nothing of use: what is read next was evicted last.
     """
-    cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / table["memory_share"]
+    cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / share
     if not warm or not device.l2_cache_bytes or "resident_share" not in table:
         return cold_s
     beyond = work.cache_bytes / device.l2_cache_bytes - table["resident_share"]
     held_bytes = work.cache_bytes * (1 - smallest(largest(beyond / table["resident_fade"], 0), 1))
-    gain = 1 / table["memory_share"] - 1 / largest(table["l2_ratio"], table["memory_share"])
+    gain = 1 / share - 1 / largest(table["l2_ratio"], share)
     return cold_s - held_bytes / device.memory_bytes_per_s * gain
 
 

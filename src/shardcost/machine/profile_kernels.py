@@ -24,14 +24,13 @@ FORMS: Final[Mapping[tuple[KernelTable, str], tuple[str, ...]]] = {
     ("gemm", "fp8"): ("fp8",),
     ("attention", "prefill"): ("prefill",),
     ("attention", "decode"): ("flash_decode", "decode"),
-    ("attention", "flash_decode"): ("flash_decode",),
     ("elementwise", "elementwise"): ("elementwise",),
     ("elementwise", "layer_rms_norm"): ("layer_rms_norm",),
     ("elementwise", "layer_silu_mul"): ("layer_silu_mul",),
 }
 """The sections that a profile may have, each with sections of the catalog whose form it has."""
 _COORDINATES: Final = {
-    "gemm": 3, "prefill": 4, "decode": 5, "flash_decode": 5, "elementwise": 1, "layer": 2,
+    "gemm": 3, "prefill": 4, "decode": 5, "elementwise": 1, "layer": 2,
 }  # fmt: skip
 """Of a residual, by table or section."""
 _MOST: Final = 1e6

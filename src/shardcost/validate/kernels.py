@@ -16,7 +16,11 @@ from shardcost.dtypes import canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.elementwise import elementwise_time_s
+from shardcost.kernels.elementwise import (
+    LAYER_KERNELS,
+    elementwise_time_s,
+    layer_kernel_time_s,
+)
 from shardcost.kernels.experts import grouped_gemm_time_s
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.kernels.power import sustained_time_s
@@ -83,13 +87,17 @@ class KernelRow(NamedTuple):
             )
         elif self.kind == "decode":
             batch, heads, kv_heads, head_dim, _, context = own
+            section = "decode" if ("attention", "decode") in on.sections else FLASH_DECODE
             time_s = decode_time_s(
-                on, self.dtype, batch, context, heads, kv_heads, head_dim, section=FLASH_DECODE
+                on, self.dtype, batch, context, heads, kv_heads, head_dim, section=section
             )
         else:
-            _, width, moved = own
-            row = width if self.kind == "rms_norm" else 0 * width
-            time_s = elementwise_time_s(on, moved, row_elements=row)
+            tokens, width, moved = own
+            if f"layer_{self.kind}" in LAYER_KERNELS:
+                kind = f"layer_{self.kind}"
+                time_s = layer_kernel_time_s(on, kind, tokens, width, moved / tokens)
+            else:
+                time_s = elementwise_time_s(on, moved)
         return np.asarray(time_s, dtype=np.float64)
 
     def _gemm_s(self, on: KernelConstants, m: Any, n: Any, k: Any) -> Any:
@@ -104,7 +112,7 @@ class KernelRow(NamedTuple):
 
 def cases(table: Table) -> Cases[KernelRow]:
     """Return the rows of a table by device, kind, format, kernel and mode."""
-    return cases_of(table, _case, _sizes, _WIDTH)
+    return cases_of(table, _case, sizes_of, _WIDTH)
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -127,7 +135,8 @@ def _case(row: Row) -> KernelRow:
     return row_of(row)
 
 
-def _sizes(row: Row) -> list[float]:
+def sizes_of(row: Row) -> list[float]:
+    """Return the sizes that a row's kind has, then NaN."""
     if row["kind"] not in SIZES:
         raise UnknownNameError("kind", row["kind"], SIZES)
     own = [float(whole_cell(row, name, most=_MOST)) for name in SIZES[row["kind"]]]
