@@ -83,7 +83,8 @@ class Rows:
                 yield of["batch"] * of["heads"], queries, context, 2 * of["head_dim"]
             elif self.key[1] == "decode":
                 group = of["heads"] / of["kv_heads"]
-                yield of["batch"], of["kv_heads"], group, of["context_tokens"], 2 * of["head_dim"]
+                blocks = of["batch"] * of["kv_heads"]
+                yield blocks, group, of["context_tokens"], 2 * of["head_dim"]
             elif self.key[1] == "elementwise":
                 yield (of["bytes_moved"],)
             else:

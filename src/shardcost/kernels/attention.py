@@ -216,9 +216,7 @@ def decode_time_s(
     product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
     grouped_s = largest(step("walk", grouped_s, meaning="over the cache"), product_s)
     if value_dim is None and fitted.residual is not None:
-        grouped_s = grouped_s * fitted.measured_factor(
-            batch, kv_heads, heads / kv_heads, seen, dims
-        )
+        grouped_s = grouped_s * fitted.measured_factor(blocks, heads / kv_heads, seen, dims)
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)
@@ -294,7 +292,8 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     block_s = step("block", block_s, meaning="start and end of a block")
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
-    most = largest(1, work.tokens / table["split_tokens"])
+    narrow = work.size if "unsplit_fill" in table else 1.0  # its tiles of keys are as many bytes
+    most = largest(1, work.tokens * narrow / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
     share: Any = table["memory_share"]
     if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split

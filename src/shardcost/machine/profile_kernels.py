@@ -30,7 +30,7 @@ FORMS: Final[Mapping[tuple[KernelTable, str], tuple[str, ...]]] = {
 }
 """The sections that a profile may have, each with sections of the catalog whose form it has."""
 _COORDINATES: Final = {
-    "gemm": 3, "prefill": 4, "decode": 5, "elementwise": 1, "layer": 2,
+    "gemm": 3, "prefill": 4, "decode": 4, "elementwise": 1, "layer": 2,
 }  # fmt: skip
 """Of a residual, by table or section."""
 _MOST: Final = 1e6

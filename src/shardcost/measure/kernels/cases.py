@@ -25,6 +25,8 @@ MODES: Final = ("graph", "call", "burst", "sustained")
 """``graph``: many calls in a row from one CUDA graph; ``call``: calls one by one, on a CPU;
 ``burst``: a short graph after a pause; ``sustained``: the second half of seconds without a gap."""
 ITEM_BYTES: Final = {"fp32": 4, "bf16": 2, "fp8": 1}
+_OF_KIND: Final = {"copy": 50, "add": 50, "rms_norm": 110, "silu_mul": 60}
+"""How many are measured; a kernel whose time depends on two sizes needs more."""
 _PRIMES: Final = (2, 3, 5, 7, 11, 13)
 _STEPS: Final = (1.0, 1.25, 1.5, 1.75)
 _BURST: Final = ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 8192, 8192), (16384, 4096, 4096))
@@ -105,11 +107,11 @@ def cases_for(limits: Limits) -> list[KernelCase]:
     """Return what to measure on a device, so ordered that any beginning is balanced."""
     wide = limits.dtypes[0]
     families: list[tuple[int, Callable[[], Iterator[KernelCase]]]] = [
-        *((320 if dtype == wide else 240, lambda d=dtype: _gemms(d)) for dtype in limits.dtypes),
+        *((380 if dtype == wide else 320, lambda d=dtype: _gemms(d)) for dtype in limits.dtypes),
         (100, lambda: _grouped(wide)),
-        *((120, lambda name=name: _prefills(wide, name)) for name in limits.attention),
-        (160, lambda: _decodes(wide, limits.attention[0])),
-        *((45, lambda kind=kind: _elementwise(kind, wide)) for kind in ELEMENTWISE),
+        *((160, lambda name=name: _prefills(wide, name)) for name in limits.attention),
+        (340, lambda: _decodes(wide, limits.attention[0])),
+        *((_OF_KIND[kind], lambda kind=kind: _elementwise(kind, wide)) for kind in ELEMENTWISE),
     ]
     placed: list[tuple[float, int, KernelCase]] = []
     for order, (wanted, family) in enumerate(families):
@@ -207,7 +209,7 @@ def _decodes(dtype: str, kernel: str) -> Iterator[KernelCase]:
 
 def _elementwise(kind: str, dtype: str) -> Iterator[KernelCase]:
     for a, b in _points(2):
-        width = 1024 * 2 ** int(5 * b)
+        width = _size(b, 1024, 16384, least=256)
         yield KernelCase(kind, dtype, tokens=_size(a, 1, 65536), width=width)
 
 
