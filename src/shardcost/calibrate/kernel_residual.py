@@ -38,23 +38,21 @@ def fitted_residual(at: Floats, log_ratios: Floats) -> Residual | None:
     if not len(log_ratios) or not np.any(log_ratios):
         return None
     rules = tuner_table("kernels")["residual"]
+    apart = np.abs(at[:, None, :] - at[None, :, :])
     choices = (
         _Choice(amplitude, error, (reach,) * at.shape[1])
         for amplitude, error, reach in product(
             rules["amplitudes"], rules["errors"], rules["reaches"]
         )
     )
-    scored = [(_left_out(at, log_ratios, choice), choice) for choice in choices]
-    least, best = min(scored, key=lambda each: each[0])
-    for _ in range(_ROUNDS):
-        for place in range(at.shape[1]):
-            for reach in rules["reaches"]:
-                scales = (*best.scales[:place], reach, *best.scales[place + 1 :])
-                other = best._replace(scales=scales)
-                score = _left_out(at, log_ratios, other)
-                if score < least:
-                    least, best = score, other
-    weights = best.amplitude**2 * np.linalg.solve(_covariance(at, best), log_ratios)
+    least, best = min((_left_out(apart, log_ratios, choice), choice) for choice in choices)
+    for place in [*range(at.shape[1])] * _ROUNDS:
+        scales = (
+            (*best.scales[:place], reach, *best.scales[place + 1 :]) for reach in rules["reaches"]
+        )
+        others = [best._replace(scales=each) for each in scales]
+        least, best = min((least, best), *((_left_out(apart, log_ratios, o), o) for o in others))
+    weights = best.amplitude**2 * np.linalg.solve(_covariance(apart, best), log_ratios)
     return Residual(
         points=tuple(tuple(round(float(x), 4) for x in point) for point in at),
         weights=tuple(float(f"{weight:.5g}") for weight in weights),
@@ -71,14 +69,15 @@ def _once(at: Floats, log_ratios: Floats) -> tuple[Floats, Floats]:
     return points, np.array(middle)
 
 
-def _covariance(at: Floats, choice: _Choice) -> Floats:
-    distance = (np.abs(at[:, None, :] - at[None, :, :]) / np.array(choice.scales)).sum(axis=2)
-    found: Floats = choice.amplitude**2 * np.exp(-distance) + choice.error**2 * np.eye(len(at))
+def _covariance(apart: Floats, choice: _Choice) -> Floats:
+    """Return the covariance of points, from how far apart they are along each size."""
+    correlation = np.exp(-(apart @ (1 / np.array(choice.scales))))
+    found: Floats = choice.amplitude**2 * correlation + choice.error**2 * np.eye(len(apart))
     return found
 
 
-def _left_out(at: Floats, log_ratios: Floats, choice: _Choice) -> float:
+def _left_out(apart: Floats, log_ratios: Floats, choice: _Choice) -> float:
     """Return how far off points are that are left out one by one; outliers count little."""
-    inverse = np.linalg.inv(_covariance(at, choice))
+    inverse = np.linalg.inv(_covariance(apart, choice))
     errors = (inverse @ log_ratios) / np.diag(inverse)
     return float(np.mean(np.sqrt(np.abs(errors))) ** 2)

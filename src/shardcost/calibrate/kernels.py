@@ -34,7 +34,7 @@ from shardcost.validate.validation import Stats, measurements, stats
 
 _FOLDS: Final = 5
 _OUTLIERS: Final = (1.0, 0.1)
-_ROUNDS: Final = 40
+_ROUNDS, _ROUNDS_NEAR = 40, 12
 _TIMED: Final = ("graph", "call")
 """Modes that constants are fitted to; bursts and sustained runs speak of power, not of kernels."""
 _PLAIN: Final = ("copy", "add")
@@ -204,15 +204,12 @@ def _calibrated(rows: Rows, cluster: Cluster) -> CalibratedKernels:
     on = machine_of(cluster).kernels
     bare = replace(on, sections={})
     constants = _fitted(rows, on, start)
-    left: dict[bool, Floats] = {}
     with_table = len(rows.time_s) >= rules["least"]["residual_points"]
-    for tabled in (False, True) if with_table else (False,):
-        left[tabled] = _left_out_pct(rows, on, start, tabled=tabled)
-    gains = with_table and _score(left[True]) < (1 - rules["residual"]["gain"]) * _score(
-        left[False]
-    )
+    left = _left_out_pct(rows, on, start, constants, tabled=with_table)
+    needed = 1 - rules["residual"]["gain"]
+    gains = with_table and _score(left[True]) < needed * _score(left[False])
     residual = _residual(rows, on, constants) if gains else None
-    section = _section(rows, constants, residual, cluster)
+    section = _plain_section(rows, constants, residual, cluster.system)
     after = _errors_pct(rows, _with(on, section))
     fit = Fit(
         source=f"fitted by shardcost calibrate to {len(rows.time_s)} measured kernels",
@@ -279,11 +276,11 @@ def _changed(start: Mapping[str, Any], values: Mapping[str, float]) -> dict[str,
     return found
 
 
-def _section(
-    rows: Rows, constants: Mapping[str, Any], residual: Residual | None, cluster: Cluster
+def _plain_section(
+    rows: Rows, constants: Mapping[str, Any], residual: Residual | None = None, system: str = ""
 ) -> Section:
-    blank = Fit("", 0, 0.0, 0.0)
-    return Section(cluster.system, rows.key[1], constants, blank, None, residual)
+    """Return constants as a section that says nothing yet of what it rests on."""
+    return Section(system, rows.key[1], constants, Fit("", 0, 0.0, 0.0), None, residual)
 
 
 def _with(on: KernelConstants, section: Section) -> KernelConstants:
@@ -295,8 +292,16 @@ def _errors_pct(rows: Rows, on: KernelConstants) -> Floats:
     return 100 * (rows.predicted_s(on) / rows.time_s - 1)
 
 
-def _fitted(rows: Rows, on: KernelConstants, start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the constants that fit some rows, each held to where it starts."""
+def _fitted(
+    rows: Rows,
+    on: KernelConstants,
+    start: Mapping[str, Any],
+    near: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the constants that fit some rows, each held to where it starts.
+
+    `near` are constants from which the search goes on, where they are known to be close.
+    """
     moved = _moved(rows.key, start)
     hold, least, most = np.array(list(moved.values())).T
     origin = np.clip(np.log([_at(start, name) for name in moved]), np.log(least), np.log(most))
@@ -306,41 +311,56 @@ def _fitted(rows: Rows, on: KernelConstants, start: Mapping[str, Any]) -> dict[s
         return _changed(start, dict(zip(moved, values, strict=True)))
 
     def residuals(logs: Floats) -> Floats:
-        section = Section(on.device.name, rows.key[1], constants(logs), Fit("", 0, 0, 0), None)
+        section = _plain_section(rows, constants(logs))
         found: Floats = np.log(rows.predicted_s(_with(on, section)) / rows.time_s)
         return found
 
+    begin = origin if near is None else np.log([_at(near, name) for name in moved])
     minimum = fit_robustly(
-        origin,
+        np.clip(begin, np.log(least), np.log(most)),
         (np.log(least), np.log(most)),
         residuals,
         lambda logs: hold * (logs - origin),
-        outliers=_OUTLIERS,
-        evaluations=_ROUNDS,
+        outliers=_OUTLIERS if near is None else _OUTLIERS[-1:],
+        evaluations=_ROUNDS if near is None else _ROUNDS_NEAR,
     )
     rounded = (float(f"{value:.4g}") for value in np.exp(minimum.at))
     return _changed(start, dict(zip(moved, rounded, strict=True)))
 
 
 def _residual(rows: Rows, on: KernelConstants, constants: Mapping[str, Any]) -> Residual | None:
-    section = Section(on.device.name, rows.key[1], constants, Fit("", 0, 0, 0), None)
-    ratios = np.log(rows.time_s / rows.predicted_s(_with(on, section)))
+    ratios = np.log(rows.time_s / rows.predicted_s(_with(on, _plain_section(rows, constants))))
     return fitted_residual(rows.coordinates, ratios)
 
 
 def _left_out_pct(
-    rows: Rows, on: KernelConstants, start: Mapping[str, Any], *, tabled: bool
-) -> Floats:
-    """Return the error of every row by what is fitted without its fifth of the rows."""
+    rows: Rows,
+    on: KernelConstants,
+    start: Mapping[str, Any],
+    near: Mapping[str, Any],
+    *,
+    tabled: bool,
+) -> dict[bool, Floats]:
+    """Return the error of every row by what is fitted without its fifth of the rows.
+
+    Args:
+        rows: What was measured.
+        on: The device's constants.
+        start: Those that the fit holds on to.
+        near: Where the search begins: the constants of all rows, to save time.
+        tabled: Whether to return the errors with a residual too, under True.
+    """
     count = len(rows.time_s)
+    # Shuffled: neighbours in the table are spread over the sizes by their place in it.
     fold = np.random.default_rng(0).permutation(count) % min(_FOLDS, count)
-    errors = np.empty(count)
+    errors = {tried: np.empty(count) for tried in ((False, True) if tabled else (False,))}
     for each in range(int(fold.max()) + 1):
-        rest = rows.only(fold != each)
-        constants = _fitted(rest, on, start)
-        residual = _residual(rest, on, constants) if tabled else None
-        section = Section(on.device.name, rows.key[1], constants, Fit("", 0, 0, 0), None, residual)
-        errors[fold == each] = _errors_pct(rows.only(fold == each), _with(on, section))
+        rest, left = rows.only(fold != each), rows.only(fold == each)
+        constants = _fitted(rest, on, start, near)
+        for tried, found in errors.items():
+            residual = _residual(rest, on, constants) if tried else None
+            section = _plain_section(rows, constants, residual)
+            found[fold == each] = _errors_pct(left, _with(on, section))
     return errors
 
 

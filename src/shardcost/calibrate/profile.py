@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardcost.calibrate.calibrate import Calibrated
+from shardcost.calibrate.kernels import CalibratedKernels, profile_lines
 from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name
 from shardcost.cluster import Cluster
 from shardcost.files import quoted
@@ -28,13 +29,19 @@ _KIND_NAMES: Final = {
 _RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 
-def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) -> str:
+def as_profile(
+    name: str,
+    cluster: Cluster,
+    calibrated: Sequence[Calibrated],
+    kernels: Sequence[CalibratedKernels] = (),
+) -> str:
     """Return the profile of a cluster of the catalog that was calibrated.
 
     Args:
         name: Of the profile.
         cluster: The cluster that it describes more closely, with its network if there is one.
-        calibrated: What was calibrated on it.
+        calibrated: The libraries and the network that were calibrated on it.
+        kernels: The kernels that were.
     """
     lines = [
         PROFILE_FIRST_LINE,
@@ -53,6 +60,7 @@ def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) ->
             + ("" if one.measured else " # as in the family: no point says more")
             for one in entry.constants
         ]
+    lines += profile_lines(kernels)
     return "\n".join(lines) + "\n"
 
 

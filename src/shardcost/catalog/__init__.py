@@ -184,7 +184,9 @@ def cluster_in_text(
     _check_name(content, "clusters", file)
     if isinstance(network, str):
         network = network_from(*preset("networks", network), _architecture(content))
-    return _cluster(content, file, network)
+    measured = content.pop("kernels", None)
+    cluster = _cluster(content, file, network)
+    return cluster if measured is None else replace(cluster, profile=text)
 
 
 def checked_profile_name(name: str) -> str:

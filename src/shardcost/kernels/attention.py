@@ -261,7 +261,9 @@ def _pair_s(device: Device, dtype: str, dims: Any, table: Constants) -> Any:
     At the fitted head size and in 16 bits the two products take ``1 - exponential_part`` of it.
     """
     whole = 2 * _FITTED_DIMS * device.sms / (_matrix_peak(device) * table["peak_share"])
-    faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
+    faster = 1.0
+    if _sixteen_bits(device):
+        faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
     products = (1 - table["exponential_part"]) * dims / (_FITTED_DIMS * faster)
     return whole * (products + table["exponential_part"])
 
@@ -341,8 +343,16 @@ def _smooth_maximum(one: Any, other: Any, power: float) -> Any:
 
 
 def _matrix_peak(device: Device) -> Any:
-    """Return the peak in 16 bits, which costs at the fitted head size are stated against."""
-    return device.peak("bf16" if "bf16" in device.peak_flop_per_s else "fp16")
+    """Return the peak in 16 bits, which costs at the fitted head size are stated against.
+
+    A device that multiplies nothing so narrow, such as a CPU, widens everything to 32 bits.
+    """
+    return device.peak(_sixteen_bits(device) or "fp32")
+
+
+def _sixteen_bits(device: Device) -> str | None:
+    """Return the 16-bit format that a device multiplies, if any."""
+    return next((name for name in ("bf16", "fp16") if name in device.peak_flop_per_s), None)
 
 
 def _check(**counts: Any) -> None:
