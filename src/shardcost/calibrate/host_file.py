@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardcost.calibrate.kernels import CalibratedKernels, profile_lines
+from shardcost.calibrate.kernels import CalibratedKernels, profile_lines, times_us
 from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name, cluster_in_text
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
 from shardcost.files import quoted
 from shardcost.formats.tables import Table
 from shardcost.validate.kernels import SIZES, row_of, sizes_of
-from shardcost.validate.validation import measurements
 
 CPU: Final = "cpu"
 """What a table of kernels says in its column ``gpu`` where the CPU was measured."""
@@ -93,7 +92,7 @@ def _reached(tables: Sequence[Table]) -> tuple[float, float]:
     flops: list[float] = []
     copies: list[tuple[float, float]] = []
     for table in tables:
-        times, _ = measurements(table, "time_us")
+        times, _ = times_us(table)
         for row, time_us in zip(table.records(), times, strict=True):
             if not time_us > 0 or row["kind"] not in ("gemm", "copy"):
                 continue

@@ -20,7 +20,7 @@ import numpy as np
 
 from shardcost.calibrate.fit import fit_robustly
 from shardcost.calibrate.kernel_residual import fitted_residual
-from shardcost.catalog import names, tuner_table
+from shardcost.catalog import cluster_named, names, tuner_table
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Table
@@ -145,7 +145,7 @@ def families(tables: Iterable[Table]) -> tuple[list[Rows], dict[str, int]]:
     skipped: Counter[str] = Counter()
     kept: dict[tuple[Key, str, str], list[tuple[KernelRow, list[float], float]]] = {}
     for table in tables:
-        times, complaints = measurements(table, "time_us")
+        times, complaints = times_us(table)
         for row, time_us, complaint in zip(table.records(), times, complaints, strict=True):
             try:
                 case, sizes = row_of(row), sizes_of(row)
@@ -166,6 +166,20 @@ def families(tables: Iterable[Table]) -> tuple[list[Rows], dict[str, int]]:
                     (case, sizes, 1e-6 * time_us)
                 )
     return list(_fastest(kept, skipped)), dict(skipped)
+
+
+def times_us(table: Table) -> tuple[Floats, list[str]]:
+    """Return the time of each row, and what is wrong with it.
+
+    The median of repetitions on a GPU; on a CPU, whose cores other programs use meanwhile, the
+    least.
+    """
+    times, complaints = measurements(table, "time_us")
+    if "min_us" in table.columns:
+        least, _ = measurements(table, "min_us")
+        called = np.array([mode == "call" for mode in table.columns["mode"]], dtype=bool)
+        times = np.where(called & (least > 0), least, times)
+    return times, complaints
 
 
 def _key(case: KernelRow) -> Key | None:
@@ -240,7 +254,11 @@ def _inherited(cluster: Cluster) -> KernelConstants:
 def _start(rows: Rows, cluster: Cluster) -> tuple[dict[str, Any], str]:
     """Return where the constants of a family start, and whose they are."""
     constants, system = form_of(cluster, *rows.key)
-    return _copied(constants), system
+    found = _copied(constants)
+    foreign = cluster.device.architecture not in _architectures(rows.key[0])
+    if foreign and "tiles" in found:
+        found["tiles"] = tuner_table("kernels")["foreign"]["tiles"]
+    return found, system
 
 
 def _copied(constants: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,6 +322,8 @@ def _fitted(
     """
     moved = _moved(rows.key, start)
     hold, least, most = np.array(list(moved.values())).T
+    if on.device.architecture not in _architectures(rows.key[0]):
+        hold = hold * tuner_table("kernels")["foreign"]["hold"]  # nobody's constants bind it
     origin = np.clip(np.log([_at(start, name) for name in moved]), np.log(least), np.log(most))
 
     def constants(logs: Floats) -> dict[str, Any]:
@@ -326,6 +346,11 @@ def _fitted(
     )
     rounded = (float(f"{value:.4g}") for value in np.exp(minimum.at))
     return _changed(start, dict(zip(moved, rounded, strict=True)))
+
+
+def _architectures(table: KernelTable) -> set[str]:
+    """Return the architectures of devices whose kernels of a table were measured."""
+    return {cluster_named(name).device.architecture for name in names(table)}
 
 
 def _residual(rows: Rows, on: KernelConstants, constants: Mapping[str, Any]) -> Residual | None:

@@ -76,10 +76,10 @@ def run(given: Namespace) -> int:
     if not served:
         return options.print_report(given, *_cluster(given, name, others))
     if not others:
-        return options.print_report(given, *_engine(given, name, served, given.output))
+        return options.print_report(given, *_engine(given, name, served))
     # Two files: the cluster's profile, and the engine that served on it.
     cluster = _cluster(given, name, others, both=True)
-    engine = _engine(given, f"{name}-engine", served, None)
+    engine = _engine(given, f"{name}-engine", served, both=True)
     return options.print_report(
         given,
         lambda: {"cluster": cluster[0](), "software": engine[0]()},
@@ -193,7 +193,7 @@ def _kernels(
 
 
 def _engine(
-    given: Namespace, name: str, readings: Sequence[ServingResults], output: str | None
+    given: Namespace, name: str, readings: Sequence[ServingResults], *, both: bool = False
 ) -> Shown:
     """Fit the host's constants of a serving engine; return the report."""
     from shardcost.calibrate.serving import calibrate, fit_of
@@ -206,8 +206,9 @@ def _engine(
     from shardcost.report.calibrate_serving import as_data, as_text
     from shardcost.report.inspect_serving import in_words
 
-    if given.library is not None:
+    if given.library is not None and not both:
         raise UsageError("--library is for times of collectives; no file has any")
+    output = None if both else given.output
     target = _target(output or f"{checked_software_name(name)}.toml", FIRST_LINE)
     runs = [run for reading in readings for run in reading.runs]
     served_by = deployment.deployment_of(given, runs)

@@ -66,7 +66,10 @@ def by_profile(cluster: Cluster) -> Fitted:
         else replace(each, system=cluster.system)
         for each in profile_calibrations(cluster)
     )
-    return CATALOG._replace(libraries=CATALOG.libraries.preferring(own))
+    return CATALOG._replace(
+        libraries=CATALOG.libraries.preferring(own),
+        kernels=CATALOG.kernels.preferring(cluster.system, profile_sections(cluster)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +213,7 @@ def _machine_of(
         timed_with=timed_with,
         tables=fitted.kernels,
     )
-    given = profile_sections(cluster)
+    given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
     if ("gemm", "bf16") in given and ("gemm", "fp8") not in given:
         # What was measured in 16 bits stands in for nothing that the catalog has in 8.
         given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")

@@ -81,20 +81,31 @@ class KernelTables:
         self,
         hidden: frozenset[str] = frozenset(),
         changed: Mapping[tuple[KernelTable, str], Mapping[str, Any]] | None = None,
+        given: Mapping[str, Mapping[tuple[KernelTable, str], Section]] | None = None,
     ) -> None:
         self._hidden = hidden
         self._changed = changed or {}
+        self.given = given or {}
+        """Sections that hold on a system before any others, by its name: a profile's."""
 
     def without(self, *systems: str) -> KernelTables:
         """Return the same as if some systems had never been measured.
 
         What no other system has stays: every device inherits it.
         """
-        return KernelTables(self._hidden | set(systems), self._changed)
+        given = {name: own for name, own in self.given.items() if name not in systems}
+        return KernelTables(self._hidden | set(systems), self._changed, given)
 
     def changing(self, table: KernelTable, system: str, content: Mapping[str, Any]) -> KernelTables:
         """Return the same with other sections of one system."""
-        return KernelTables(self._hidden, {**self._changed, (table, system): content})
+        changed = {**self._changed, (table, system): content}
+        return KernelTables(self._hidden, changed, self.given)
+
+    def preferring(
+        self, system: str, sections: Mapping[tuple[KernelTable, str], Section]
+    ) -> KernelTables:
+        """Return the same with sections that come first on one system."""
+        return KernelTables(self._hidden, self._changed, {**self.given, system: sections})
 
     def content(self, table: KernelTable, system: str) -> Mapping[str, Any]:
         """Return the sections of a system that are in sight."""

@@ -37,6 +37,7 @@ from shardcost.validate.predictions import (
 )
 
 MEASURED: Final = "time_us"
+BY: Final = ("kind", "dtype")
 SIZES: Final = {
     "gemm": ("m", "n", "k"),
     "grouped_gemm": ("m", "n", "k", "groups", "largest_group"),

@@ -12,7 +12,7 @@ from shardcost.measure.kernels.cases import KernelCase, Limits
 from shardcost.measure.kernels.host import cpu_name, memory_limit
 from shardcost.measure.kernels.timing import NotAvailableError, Times, times_of
 
-CPU_FLOPS: Final = 4e9
+CPU_FLOPS: Final = 2e9
 CPU_SCALE: Final = 0.2
 _LEAST_S: Final = 0.02
 _LEAST_RUNS, _MOST_RUNS = 5, 200
