@@ -316,7 +316,6 @@ def test_options_without_effect_are_refused(
         (["inspect", str(file), *OPTIONS, "--acceptance", "0.5"], "give --draft-tokens"),
         (["inspect", str(file), *OPTIONS, "--tp", "2", "--gpus", "3"], "must be a multiple of"),
         (["inspect", str(file), *OPTIONS, "--max-num-seqs", "0"], "--max-num-seqs must be"),
-        (["calibrate", str(file), log, "--name", "x", *OPTIONS], "calibrated apart"),
         (["calibrate", log, "--name", "x", "--model", "llama3-8b"], "--model is for results"),
         (["calibrate", str(file), "--name", "vllm", *OPTIONS], "the catalog does not have"),
         (["calibrate", str(file), "--name", "x", *OPTIONS, "--library", "y"], "--library is for"),
@@ -427,6 +426,23 @@ def test_runs_that_no_host_explains_are_refused(tmp_path: Path) -> None:
     bare = replace(run, ttft_s=Latency(), tpot_s=Latency(), itl_s=Latency())
     with pytest.raises(UsageError, match="no run can be used: states neither TTFT nor TPOT"):
         calibrate(VLLM, [bare])
+
+
+def test_serving_runs_and_collectives_are_calibrated_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = str(Path("docs/examples/all_reduce-8.txt").resolve())
+    monkeypatch.chdir(tmp_path)
+    files = []
+    for users in (1, 8, 32):
+        files.append(f"run-{users}.json")
+        Path(files[-1]).write_text(vllm_bench(served(users=users), concurrency=users))
+    data = run_json(capsys, "calibrate", *files, log, "--name", "mine", *OPTIONS)
+    assert data["cluster"]["profile"] == "mine.toml"
+    assert data["cluster"]["calibrated"][0]["library"] == "nccl"
+    assert data["software"]["software"] == "mine-engine.toml"
+    assert Software.from_file("mine-engine.toml").fit is not None
+    assert Cluster.from_file("mine.toml").based_on == "h100_sxm"
 
 
 def test_calibrate_writes_an_engine_that_commands_take(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardcost.calibrate.calibrate import Calibrated
+from shardcost.calibrate.kernels import CalibratedKernels, profile_lines
 from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name
 from shardcost.cluster import Cluster
 from shardcost.files import quoted
@@ -31,13 +32,19 @@ _LEAST_PCT: Final = 0.01
 _RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 
-def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) -> str:
+def as_profile(
+    name: str,
+    cluster: Cluster,
+    calibrated: Sequence[Calibrated],
+    kernels: Sequence[CalibratedKernels] = (),
+) -> str:
     """Return the profile of a cluster of the catalog that was calibrated.
 
     Args:
         name: Of the profile.
         cluster: The cluster that it describes more closely, with its network if there is one.
-        calibrated: What was calibrated on it.
+        calibrated: The libraries and the network that were calibrated on it.
+        kernels: The kernels that were.
     """
     lines = [
         PROFILE_FIRST_LINE,
@@ -57,6 +64,7 @@ def as_profile(name: str, cluster: Cluster, calibrated: Sequence[Calibrated]) ->
             for one in entry.constants
         ]
         lines += [line for one in entry.calibration.residuals for line in _table_lines(one)]
+    lines += profile_lines(kernels)
     return "\n".join(lines) + "\n"
 
 

@@ -49,7 +49,15 @@ Folder = Literal[
 _SINGULAR: Final = {"models": "model", "clusters": "cluster", "networks": "network"}
 _LISTED_BY: Final = {"models": "models", "software": "software"}
 PROFILE_FIRST_LINE: Final = "# A profile of shardcost: the constants of one cluster."
-_PROFILE_KEYS: Final = {"name": str, "based_on": str, "network": str, "library": list}
+_PROFILE_KEYS: Final = {
+    "name": str,
+    "based_on": str,
+    "network": str,
+    "library": list,
+    "kernels": list,
+}
+"""A profile has constants of libraries, of kernels, or of both."""
+_PROFILE_NEEDS: Final = ("name", "based_on")
 _HERE: Final = Path(__file__).parent
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 _FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
@@ -187,7 +195,9 @@ def cluster_in_text(
     _check_name(content, "clusters", file)
     if isinstance(network, str):
         network = network_from(*preset("networks", network), _architecture(content))
-    return _cluster(content, file, network)
+    measured = content.pop("kernels", None)
+    cluster = _cluster(content, file, network)
+    return cluster if measured is None else replace(cluster, profile=text)
 
 
 def checked_profile_name(name: str) -> str:
@@ -208,10 +218,12 @@ def _cluster_of_profile(
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0][:60]}")
     for key, kind in _PROFILE_KEYS.items():
-        if key not in content and key != "network":
+        if key not in content and key in _PROFILE_NEEDS:
             raise FormatError(file, f"{key} is missing: not a profile of shardcost")
         if key in content and not isinstance(content[key], kind):
             raise FormatError(file, f"{key} must be {kind.__name__}, got {shown(content[key])}")
+    if not {"library", "kernels"} & set(content):
+        raise FormatError(file, "library is missing: not a profile of shardcost")
     try:
         joined = content.get("network") if network is None else network
         base = cluster_named(content["based_on"], joined)

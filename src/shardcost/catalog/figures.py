@@ -177,6 +177,7 @@ BY_NAME: Final = {figure.name: figure for figure in FIGURES}
 BY_PATH: Final = {figure.path: figure for figure in FIGURES}
 ALIASES: Final = {"link": "link.bandwidth", "host.link": "device.host_link"}
 _NETWORK: Final = "network."
+_OF_TORUS: Final = frozenset({"shape", "wraps", "axis_shares", "devices_per_chip"})
 
 
 def peak_of(dtype: str) -> Figure:
@@ -210,7 +211,8 @@ def value_of(cluster: Cluster, figure: Figure) -> Any:
         case "network":
             return None if cluster.network is None else getattr(cluster.network, field)
         case "link":
-            return getattr(cluster.tiers[-1], field)
+            tier = cluster.tiers[-1]
+            return None if field in _OF_TORUS and tier.kind != "torus" else getattr(tier, field)
         case "device":
             return getattr(cluster.device, field)
         case "device.peak":

@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "software": "the frameworks and engines in the catalog, or one of them in full",
-    "measure": "run real collectives, write a table of times and bytes",
+    "measure": "run real collectives or kernels, write a table of their times",
     "validate": "prediction against measurement: errors on measured tables",
     "check": "is a measured curve or trace as it should be, and what is wrong if not",
     "inspect": "read a file (log, trace, topology, config) and say what it means",
@@ -37,6 +37,8 @@ COMMANDS: Final = {
 """Each command with its one-line help; the module of the same name has the rest."""
 _LISTINGS: Final = ("models", "clusters", "software")
 """Commands that are objects of one module."""
+_MODES: Final = {("measure", "kernels"): "measure_kernels", ("measure", "collectives"): "measure"}
+"""Commands of two words, with their module."""
 
 _HELP: Final = """\
 shardcost: what it costs to shard a transformer over accelerators.
@@ -94,10 +96,12 @@ def _run(words: list[str]) -> int:
             raise UsageError(f"{words[0]} is not an option; the command comes first, see --help")
         raise UnknownNameError("command", words[0], COMMANDS, "(see shardcost --help)")
     listed = words[0] in _LISTINGS
-    module = import_module(f"shardcost.cli.{'listing' if listed else words[0]}")
+    mode = _MODES.get((words[0], words[1] if len(words) > 1 else ""))
+    name = mode or ("listing" if listed else words[0])
+    module = import_module(f"shardcost.cli.{name}")
     command = getattr(module, words[0]) if listed else module
     try:
-        options = command.parser().parse_args(join_signed_values(words[1:]))
+        options = command.parser().parse_args(join_signed_values(words[1 + (mode is not None) :]))
     except SystemExit as done:  # --help was printed
         return int(done.code or 0)
     scope: AbstractContextManager[None] = nullcontext()

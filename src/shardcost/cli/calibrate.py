@@ -5,23 +5,33 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from shardcost import values
 from shardcost.cli import deployment, options
 from shardcost.errors import BadValueError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from shardcost.calibrate.calibrate import Calibrated
+    from shardcost.calibrate.gather import Gathered
+    from shardcost.calibrate.kernels import CalibratedKernels
+    from shardcost.cluster import Cluster
+    from shardcost.formats.detect import TableFile
     from shardcost.formats.reading import Reading
     from shardcost.formats.serving_results import ServingResults
+    from shardcost.formats.tables import Table
+
+    Shown: TypeAlias = tuple[Callable[[], Any], Callable[[], str]]
+    """A report, as data and as text."""
 
 _EXAMPLES: Final = """\
   shardcost calibrate all_reduce.txt --name my-cluster
   shardcost calibrate rank*.json.gz --name my-cluster --on h100_sxm
   shardcost calibrate two-nodes.txt --name my-cluster --on h100_sxm --network ib_8x400g
   shardcost collective all_reduce --size 64MiB --gpus 8 --on my-cluster.toml
+  shardcost calibrate kernels.csv all_reduce.txt --name my-cluster
   shardcost calibrate vllm-*.json --name my-vllm --model llama3-8b --on h100_sxm --software vllm
 """
 
@@ -30,9 +40,10 @@ def parser() -> options.Parser:
     """Return the parser of this command."""
     parser = options.Parser(
         "calibrate",
-        "Fit the constants of collectives to your own measurements, few or many, and write a"
-        " profile that every command takes with --on. Files: whatever `shardcost inspect` knows to"
-        " hold times of collectives. From results of serving benchmarks: the host's constants of"
+        "Fit the constants of collectives and kernels to your own measurements, few or many, and"
+        " write a profile that every command takes with --on. Files: whatever `shardcost inspect`"
+        " knows to hold times of collectives, and tables of `shardcost measure kernels`. From"
+        " results of serving benchmarks: the host's constants of"
         " the engine that served, as a file that every command takes with --software.",
         _EXAMPLES,
     )
@@ -61,33 +72,130 @@ def run(given: Namespace) -> int:
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
     served = [reading for reading in readings if isinstance(reading, ServingResults)]
-    if served and len(served) < len(readings):
-        raise UsageError("results of serving benchmarks and other files are calibrated apart")
-    return _engine(given, name, served) if served else _cluster(given, name, readings)
+    others = [reading for reading in readings if not isinstance(reading, ServingResults)]
+    if not served:
+        return options.print_report(given, *_cluster(given, name, others))
+    if not others:
+        return options.print_report(given, *_engine(given, name, served))
+    # Two files: the cluster's profile, and the engine that served on it.
+    cluster = _cluster(given, name, others, both=True)
+    engine = _engine(given, f"{name}-engine", served, both=True)
+    return options.print_report(
+        given,
+        lambda: {"cluster": cluster[0](), "software": engine[0]()},
+        lambda: f"{cluster[1]()}\n\n{engine[1]()}",
+    )
 
 
-def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> int:
-    """Fit the constants of a cluster's collectives."""
-    from shardcost.calibrate.calibrate import calibrate
-    from shardcost.calibrate.gather import Stated, gathered
+def _cluster(
+    given: Namespace, name: str, readings: Sequence[Reading], *, both: bool = False
+) -> Shown:
+    """Fit the constants of a cluster's kernels, collectives or both; return the report."""
     from shardcost.calibrate.profile import as_profile
     from shardcost.catalog import PROFILE_FIRST_LINE
     from shardcost.files import write_whole
-    from shardcost.report.calibrate import as_data, as_text
+    from shardcost.report import calibrate, calibrate_kernels
 
     wanted = deployment.requested(given)
-    if wanted:
+    if wanted and not both:
         raise UsageError(f"{wanted[0]} is for results of serving benchmarks; no file has any")
     target = _target(given.output or f"{name}.toml", PROFILE_FIRST_LINE)
+    tables = [each.table for each in readings if _has_kernels(each)]
+    rest = [each for each in readings if not _has_kernels(each)]
+    collectives = _collectives(given, rest) if rest else None
+    kernels = _kernels(given, name, tables, collectives) if tables else None
+    if kernels is not None and kernels.text is not None:
+        text = kernels.text
+    else:
+        points, results = collectives or (None, [])
+        cluster = points.cluster if points is not None else kernels.cluster  # type: ignore[union-attr]
+        text = as_profile(name, cluster, results, kernels.results if kernels else ())
+    write_whole(target, text)
+    data: list[Callable[[], Any]] = []
+    texts: list[Callable[[], str]] = []
+    if collectives is not None:
+        shown = (name, str(target), rest, *collectives)
+        data.append(lambda: calibrate.as_data(*shown))
+        texts.append(lambda: calibrate.as_text(*shown))
+    if kernels is not None:
+        found, skipped = kernels.results, kernels.skipped
+        head = f"{name}: {sum(each.after.rows for each in found)} measured kernels"
+        end = f"Profile: {target}. Every command takes it: --on {target}"
+        about = {"name": name, "profile": str(target), "based_on": kernels.cluster.system}
+        data.append(lambda: {**about, **calibrate_kernels.as_data(found, skipped)})
+        texts.append(lambda: "\n".join((head, "", calibrate_kernels.as_text(found, skipped), end)))
+    return (
+        lambda: {key: value for each in data for key, value in each().items()},
+        lambda: "\n\n".join(each() for each in texts),
+    )
+
+
+class _Kernels(NamedTuple):
+    """Calibrated kernels, and the machine that they are of."""
+
+    cluster: Cluster
+    results: list[CalibratedKernels]
+    skipped: dict[str, int]
+    text: str | None = None
+    """A hardware file of its own, where the machine is none of the catalog's."""
+
+
+def _has_kernels(reading: Reading) -> TypeGuard[TableFile]:
+    from shardcost.formats.detect import TableFile
+
+    return isinstance(reading, TableFile) and reading.table.kind == "kernels"
+
+
+def _collectives(
+    given: Namespace, readings: Sequence[Reading]
+) -> tuple[Gathered, list[Calibrated]]:
+    from shardcost.calibrate.calibrate import calibrate
+    from shardcost.calibrate.gather import Stated, gathered
+
     points = gathered(readings, Stated(given.on, given.network, given.library))
-    results = calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
-    write_whole(target, as_profile(name, points.cluster, results))
-    shown = (name, str(target), readings, points, results)
-    return options.print_report(given, lambda: as_data(*shown), lambda: as_text(*shown))
+    return points, calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
 
 
-def _engine(given: Namespace, name: str, readings: Sequence[ServingResults]) -> int:
-    """Fit the host's constants of a serving engine."""
+def _kernels(
+    given: Namespace,
+    name: str,
+    tables: Sequence[Table],
+    collectives: tuple[Gathered, list[Calibrated]] | None,
+) -> _Kernels:
+    """Fit kernels, on the machine that was named, that collectives are of, or that tables name."""
+    from shardcost.calibrate.host_file import host_cluster, host_file, is_of_cpu
+    from shardcost.calibrate.kernels import calibrate_kernels
+    from shardcost.cluster import Cluster
+    from shardcost.formats.tables import check_columns
+    from shardcost.measure.kernels.host import cores, memory_bytes
+
+    say = _say if sys.stderr.isatty() else lambda _: None
+    for table in tables:
+        check_columns(table)
+    if all(map(is_of_cpu, tables)) and given.on is None and collectives is None:
+        host = (cores(), memory_bytes())
+        cluster = host_cluster(name, tables, *host)
+        results, skipped = calibrate_kernels(tables, cluster, say)
+        return _Kernels(cluster, results, skipped, host_file(name, tables, *host, results))
+    if collectives is not None:
+        cluster = collectives[0].cluster
+    elif given.on is not None:
+        cluster = options.cluster(given.on, given.network)
+    else:
+        named = sorted({gpu for table in tables for gpu in table.columns["gpu"]})
+        if len(named) > 1:
+            raise BadValueError("machines measured on (say --on one of them)", named, "one")
+        if named == ["unknown"]:
+            raise UsageError("the table does not say which machine it is of: say --on CLUSTER")
+        cluster = Cluster.named(named[0], given.network)
+    results, skipped = calibrate_kernels(tables, cluster, say)
+    return _Kernels(cluster, results, skipped)
+
+
+def _engine(
+    given: Namespace, name: str, readings: Sequence[ServingResults], *, both: bool = False
+) -> Shown:
+    """Fit the host's constants of a serving engine; return the report."""
     from shardcost.calibrate.serving import calibrate, fit_of
     from shardcost.calibrate.software_file import (
         FIRST_LINE,
@@ -98,15 +206,16 @@ def _engine(given: Namespace, name: str, readings: Sequence[ServingResults]) -> 
     from shardcost.report.calibrate_serving import as_data, as_text
     from shardcost.report.inspect_serving import in_words
 
-    if given.library is not None:
+    if given.library is not None and not both:
         raise UsageError("--library is for times of collectives; no file has any")
-    target = _target(given.output or f"{checked_software_name(name)}.toml", FIRST_LINE)
+    output = None if both else given.output
+    target = _target(output or f"{checked_software_name(name)}.toml", FIRST_LINE)
     runs = [run for reading in readings for run in reading.runs]
     served_by = deployment.deployment_of(given, runs)
     result = calibrate(served_by, runs, _say if sys.stderr.isatty() else lambda _: None)
     write_whole(target, as_software_file(name, result.software, fit_of(result)))
     shown = (name, str(target), in_words(served_by), readings, result)
-    return options.print_report(given, lambda: as_data(*shown), lambda: as_text(*shown))
+    return lambda: as_data(*shown), lambda: as_text(*shown)
 
 
 def _target(text: str, first_line: str) -> Path:

@@ -52,6 +52,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "sustained": "gpu dtype m n k burst_us sustained_us",
         "overlap": "gpu m n k ctas gemm_us_alone gemm_us_overlapped",
         "launch": "gpu what time_us",
+        "kernels": "gpu kind dtype mode kernel m n k groups largest_group batch heads kv_heads"
+        " head_dim query_tokens context_tokens tokens width bytes_moved time_us",
         "layer_ops": "model op phase gpu tp tokens msg_bytes time_us",
         "training": "model layers hidden heads seq mbs gbs gpus tp pp dp measured_step_s",
         "memory": "gpu capacity_GB layers hidden heads seq mbs dp pp tp zero_stage outcome"
@@ -103,6 +105,7 @@ _BESIDE: Final[Mapping[str, frozenset[str]]] = {
         "dispatch": "gpus_per_node version dest_gpus dest_nodes payload_bytes stated stated_unit",
         "gemm": "framework",
         "layers": "model",
+        "kernels": "device software calls min_us p90_us",
         "decode": "model",
         "experts": "version mode model routing alpha",
         "grouped_gemm": "model dtype experts_here top_k tokens routing",
@@ -195,6 +198,8 @@ VALIDATED: Final = (
     "jitter_steps",
 )
 """The kinds whose rows shardcost predicts so far."""
+USERS: Final = ("kernels",)
+"""Kinds that are predicted too, of which there are users' tables alone."""
 RUNS: Final = "runs.csv"
 """The file by which a folder of requests is known: its runs, each with a file of its name."""
 _MADE: Final = {
@@ -385,8 +390,8 @@ def _kind(head: list[str], file: str) -> str:
     whole = [kind for kind, columns in _COLUMNS.items() if set(columns) <= set(head)]
     if whole:
         kind = max(whole, key=lambda each: len(_COLUMNS[each]))
-        if kind not in VALIDATED:
-            known = ", ".join(VALIDATED)
+        if kind not in (*VALIDATED, *USERS):
+            known = ", ".join((*VALIDATED, *USERS))
             raise FormatError(file, f"is a table of {kind}, not yet validated (so far: {known})")
         return kind
     nearest = max(_COLUMNS, key=lambda each: _likeness(each, head))

@@ -21,7 +21,9 @@ block per sequence and KV head, which serves all its query heads as the padded r
 *vector* one has a block per query head and needs no tile: it serves models whose query heads all
 have a KV head of their own, groups too large for a tile, and calls with too few blocks. Where
 blocks do not fill the device, the context is split over more of them and the parts are reduced
-(flash decoding).
+(flash decoding). PyTorch's flash attention splits only below 0.8 blocks for each of two slots per
+SM, into at most 128 parts (`num_splits_heuristic` of its flash_api.cpp); the kernel that does not
+split has fewer loads in flight and reaches less of the memory's rate.
 
 Everything takes numbers or arrays that broadcast. Constants come from the catalog
 (`shardcost.machine.kernels`), relative to the datasheet.
@@ -102,8 +104,8 @@ def prefill_time_s(
     )
     if anywhere(context_tokens < query_tokens):
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
-    table = on.section("attention", "prefill").constants
-    device = on.device
+    section = on.section("attention", "prefill")
+    table, device = section.constants, on.device
     dims = head_dim + (head_dim if value_dim is None else value_dim)
     tiles = step("tiles", ceil(query_tokens / table["tile_queries"]), "", _TILES)
     before = context_tokens - query_tokens
@@ -128,7 +130,10 @@ def prefill_time_s(
     memory_s = step("memory", moved_bytes / (device.memory_bytes_per_s * table["memory_share"]))
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
     time_s = step("overlapped", time_s, meaning="compute and memory")
-    return _plain(1e-6 * table["launch_us"] + time_s)
+    time_s = 1e-6 * table["launch_us"] + time_s
+    if section.residual is not None:
+        time_s = time_s * section.measured_factor(batch * heads, query_tokens, context_tokens, dims)
+    return _plain(time_s)
 
 
 def decode_time_s(
@@ -186,8 +191,8 @@ def decode_time_s(
         new_tokens=new_tokens,
         window_tokens=window_tokens,
     )
-    table = on.section("attention", section).constants
-    device = on.device
+    fitted = on.section("attention", section)
+    table, device = fitted.constants, on.device
     seen = 1.0 * context_tokens
     if window_tokens is not None:
         seen = smallest(seen, window_tokens + new_tokens - 1)
@@ -210,6 +215,8 @@ def decode_time_s(
     product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
     product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
     grouped_s = largest(step("walk", grouped_s, meaning="over the cache"), product_s)
+    if value_dim is None and fitted.residual is not None:
+        grouped_s = grouped_s * fitted.measured_factor(blocks, heads / kv_heads, seen, dims)
     if value_dim is not None or "vector" not in table:
         return _plain(grouped_s)
     vector = grouped._replace(blocks=blocks * rows, rows=0)
@@ -254,7 +261,9 @@ def _pair_s(device: Device, dtype: str, dims: Any, table: Constants) -> Any:
     At the fitted head size and in 16 bits the two products take ``1 - exponential_part`` of it.
     """
     whole = 2 * _FITTED_DIMS * device.sms / (_matrix_peak(device) * table["peak_share"])
-    faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
+    faster = 1.0
+    if _sixteen_bits(device):
+        faster = device.peak(canonical_dtype(dtype)) / _matrix_peak(device)
     products = (1 - table["exponential_part"]) * dims / (_FITTED_DIMS * faster)
     return whole * (products + table["exponential_part"])
 
@@ -285,32 +294,42 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     block_s = step("block", block_s, meaning="start and end of a block")
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
-    most = largest(1, work.tokens / table["split_tokens"])
+    narrow = work.size if "unsplit_fill" in table else 1.0  # its tiles of keys are as many bytes
+    most = largest(1, work.tokens * narrow / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
+    share: Any = table["memory_share"]
+    if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split
+        unsplit = work.blocks >= table["unsplit_fill"] * units
+        splits = choose(unsplit, 1.0, smallest(splits, table["most_splits"]))
+        share = choose(unsplit, table["unsplit_share"], share)
     splits = step("splits", splits, "", "blocks that a context is cut into")
     work_s = step("work", work.blocks * (splits * block_s + work.tokens * token_s) / units)
     alone_s = table["alone_ratio"] * (block_s + work.tokens / splits * token_s)
     alone_s = step("alone", alone_s, meaning="one block")
     compute_s = step("compute", _smooth_maximum(work_s, alone_s, table["tail_power"]))
     split = 1 - 1 / splits
-    memory_s = _memory_s(device, table, work, warm=warm) * (1 + table["split_loss"] * split)
+    memory_s = _memory_s(device, table, work, share, warm=warm)
+    memory_s = memory_s * (1 + table["split_loss"] * split)
     memory_s = step("memory", memory_s)
     time_s = _smooth_maximum(compute_s, memory_s, table["overlap_power"])
     time_s = step("overlapped", time_s, meaning="compute and memory")
-    return 1e-6 * (table["launch_us"] + table["split_us"] * split) + time_s
+    added_us = table["launch_us"] + table["split_us"] * split
+    if "part_us" in table:
+        added_us = added_us + table["part_us"] * (splits - 1)
+    return 1e-6 * added_us + time_s
 
 
-def _memory_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+def _memory_s(device: Device, table: Constants, work: _Work, share: Any, *, warm: bool) -> Any:
     """Return the seconds that the memory needs, or the L2 cache for what it holds of the KV cache.
 
     Past its size the L2 cache soon holds nothing of use: what is read next was evicted last.
     """
-    cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / table["memory_share"]
+    cold_s = (work.io_bytes + work.cache_bytes) / device.memory_bytes_per_s / share
     if not warm or not device.l2_cache_bytes or "resident_share" not in table:
         return cold_s
     beyond = work.cache_bytes / device.l2_cache_bytes - table["resident_share"]
     held_bytes = work.cache_bytes * (1 - smallest(largest(beyond / table["resident_fade"], 0), 1))
-    gain = 1 / table["memory_share"] - 1 / largest(table["l2_ratio"], table["memory_share"])
+    gain = 1 / share - 1 / largest(table["l2_ratio"], share)
     return cold_s - held_bytes / device.memory_bytes_per_s * gain
 
 
@@ -324,8 +343,16 @@ def _smooth_maximum(one: Any, other: Any, power: float) -> Any:
 
 
 def _matrix_peak(device: Device) -> Any:
-    """Return the peak in 16 bits, which costs at the fitted head size are stated against."""
-    return device.peak("bf16" if "bf16" in device.peak_flop_per_s else "fp16")
+    """Return the peak in 16 bits, which costs at the fitted head size are stated against.
+
+    A device that multiplies nothing so narrow, such as a CPU, widens everything to 32 bits.
+    """
+    return device.peak(_sixteen_bits(device) or "fp32")
+
+
+def _sixteen_bits(device: Device) -> str | None:
+    """Return the 16-bit format that a device multiplies, if any."""
+    return next((name for name in ("bf16", "fp16") if name in device.peak_flop_per_s), None)
 
 
 def _check(**counts: Any) -> None:

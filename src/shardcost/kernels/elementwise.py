@@ -60,6 +60,8 @@ def elementwise_time_s(
     found: Quantity = kernels * each_s + bytes_moved / (
         on.device.memory_bytes_per_s * table["memory_share"]
     )
+    if section.residual is not None:  # of one kernel; a chain is as many of equal size
+        found = found * section.measured_factor(bytes_moved / largest(kernels, 1))
     return found
 
 
@@ -136,6 +138,8 @@ def layer_kernel_time_s(
     walk_s = 1e-9 * table["row_ns_per_element"] * columns * slower
     latency_s = 1e-6 * table["latency_us"] * slower
     result: Quantity = latency_s + (walk_s**3 + bytes_s**3) ** (1 / 3)
+    if section.residual is not None:
+        result = result * section.measured_factor(rows, columns)
     return result
 
 

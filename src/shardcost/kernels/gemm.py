@@ -78,6 +78,8 @@ class Parts(NamedTuple):
     """The constants, with the error of their fit."""
     shape: Kernel
     """The constants of the likeliest shape alone."""
+    factor: float = 1.0
+    """Measured over predicted by all of the above, where a profile has it."""
 
 
 def gemm_time_s(
@@ -110,7 +112,18 @@ def gemm_time_s(
         memory_taken: Bytes per second that it takes off the memory's bandwidth.
         warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
     """
-    sizes = (m, n, k, batch, sms_taken, memory_taken)
+    time_s = _formula_time_s(on, dtype, (m, n, k, batch, sms_taken, memory_taken), warm=warm)
+    section = on.gemm(dtype)
+    return time_s if section.residual is None else time_s * _measured(section, m, n, k, batch)
+
+
+def _measured(section: Section, m: Any, n: Any, k: Any, batch: Any) -> Any:
+    """Return measured over predicted, where a profile has it; a batch counts as more rows."""
+    return section.measured_factor(m * batch, n, k)
+
+
+def _formula_time_s(on: KernelConstants, dtype: str, sizes: tuple[Any, ...], *, warm: bool) -> Any:
+    """Return the time by the formula alone."""
     dimensions = max(getattr(size, "ndim", 0) for size in sizes)
     if warm:
         kernel = _kernel(on, dtype, dimensions)
@@ -195,6 +208,7 @@ def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch
         limit="memory" if memory_s > compute_s else busy,
         section=on.gemm(dtype),
         shape=kernel._replace(**{name: getattr(kernel, name)[best] for name in _BY_SHAPE}),
+        factor=float(_measured(on.gemm(dtype), m, n, k, batch)),
     )
 
 

@@ -167,7 +167,10 @@ def traced_gemm(
     others = fitted("others", parts.others_s, "s", "what other tile shapes add to the mean")
     shape_s = by_shape(shape, rows, columns, depth, count).time_s
     mean_s = chosen * step("shape", shape_s, meaning="the likeliest shape") + others
-    return mean_s + shape.launch_s, parts
+    time_s = mean_s + shape.launch_s
+    if parts.factor != 1:
+        time_s = size("measured", parts.factor, "residual of the formula, on this machine") * time_s
+    return time_s, parts
 
 
 def traced_experts(

@@ -35,6 +35,7 @@ from shardcost.machine.libraries import (
     on_this_datasheet,
     profile_calibrations,
 )
+from shardcost.machine.profile_kernels import profile_sections
 from shardcost.software import Software
 
 
@@ -117,7 +118,10 @@ def by_profile(cluster: Cluster) -> Fitted:
         else replace(each, system=cluster.system)
         for each in profile_calibrations(cluster)
     )
-    return CATALOG._replace(libraries=CATALOG.libraries.preferring(own))
+    return CATALOG._replace(
+        libraries=CATALOG.libraries.preferring(own),
+        kernels=CATALOG.kernels.preferring(cluster.system, profile_sections(cluster)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +280,11 @@ def _machine_of(
     device = replace(device, boost_clock_hz=device.boost_clock_hz or clock)
     like = replace(like, boost_clock_hz=clock)
     constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
+    given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
+    if ("gemm", "bf16") in given and ("gemm", "fp8") not in given:
+        # What was measured in 16 bits stands in for nothing that the catalog has in 8.
+        given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")
+    constants = replace(constants, sections=given)
     own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 

@@ -15,10 +15,14 @@ from math import log
 from typing import Any, Final, Literal, NamedTuple
 
 from shardcost import catalog
+from shardcost.arrays import largest, log2
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
 from shardcost.errors import UnknownNameError
+from shardcost.machine.residual import Residual
+from shardcost.receipt import Term
+from shardcost.traced import Traced
 
 KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention", "mla"]
 _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
@@ -54,6 +58,22 @@ class Section(NamedTuple):
     fit: Fit
     inherited_from: str | None
     """The system whose constants these are; None where the device itself was measured."""
+    residual: Residual | None = None
+    """What a profile's measurements leave between the formula and the time, over log2 of sizes."""
+
+    def measured_factor(self, *sizes: Any) -> Any:
+        """Return measured over predicted by the formula at some sizes; 1 without a residual.
+
+        Traced numbers get one as well: a term of the receipt, not the sum that it is.
+        """
+        if self.residual is None:
+            return 1.0
+        plain = [getattr(size, "value", size) for size in sizes]
+        factor = self.residual.factor(*(log2(largest(size, 1.0)) for size in plain))
+        if all(one is other for one, other in zip(plain, sizes, strict=True)):
+            return factor
+        meaning = "residual of the formula, measured on this machine"
+        return Traced.named(Term("measured", float(factor), "", meaning))
 
 
 class KernelTables:
@@ -63,20 +83,31 @@ class KernelTables:
         self,
         hidden: frozenset[str] = frozenset(),
         changed: Mapping[tuple[KernelTable, str], Mapping[str, Any]] | None = None,
+        given: Mapping[str, Mapping[tuple[KernelTable, str], Section]] | None = None,
     ) -> None:
         self._hidden = hidden
         self._changed = changed or {}
+        self.given = given or {}
+        """Sections that hold on a system before any others, by its name: a profile's."""
 
     def without(self, *systems: str) -> KernelTables:
         """Return the same as if some systems had never been measured.
 
         What no other system with such matrix units has stays: every device inherits it.
         """
-        return KernelTables(self._hidden | set(systems), self._changed)
+        given = {name: own for name, own in self.given.items() if name not in systems}
+        return KernelTables(self._hidden | set(systems), self._changed, given)
 
     def changing(self, table: KernelTable, system: str, content: Mapping[str, Any]) -> KernelTables:
         """Return the same with other sections of one system."""
-        return KernelTables(self._hidden, {**self._changed, (table, system): content})
+        changed = {**self._changed, (table, system): content}
+        return KernelTables(self._hidden, changed, self.given)
+
+    def preferring(
+        self, system: str, sections: Mapping[tuple[KernelTable, str], Section]
+    ) -> KernelTables:
+        """Return the same with sections that come first on one system."""
+        return KernelTables(self._hidden, self._changed, {**self.given, system: sections})
 
     def content(self, table: KernelTable, system: str) -> Mapping[str, Any]:
         """Return the sections of a system that are in sight."""

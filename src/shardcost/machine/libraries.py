@@ -21,6 +21,7 @@ from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
 from shardcost.machine.constants import Calibration, NetworkConstants, from_file_content, stated
 from shardcost.machine.kernels import stated_clock_hz
+from shardcost.machine.profile_kernels import profile_sections
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
 FRAMEWORKS: Final = ("xla",)
@@ -402,6 +403,7 @@ def profile_of_text(text: str, network: str | Network | None = None) -> Cluster:
 def _sound(cluster: Cluster, file: str) -> Cluster:
     try:
         profile_calibrations(cluster)
+        profile_sections(cluster)
     except FormatError as error:
         raise FormatError(file, error.reason) from None
     return cluster

@@ -59,6 +59,13 @@ from shardcost.validate import (
 from shardcost.validate.predictions import Case, Cases, Floats, band_of, kernels_of, whole_cell
 
 _SMALL_BYTES: Final = 2**20
+_LIKE: Final = {
+    "gemm": "gemm",
+    "grouped_gemm": "grouped_gemm",
+    "prefill": "attention",
+    "decode": "attention",
+}
+"""Whose errors stand for those of a kernel that a user measured."""
 
 
 def facts_of_rows(
@@ -90,6 +97,11 @@ def factors_of_rows(
     table: Table, predicted: Iterable[bool] | None = None, *, fitted: Fitted = CATALOG
 ) -> tuple[Floats, Floats]:
     """Return what predictions are times at the low and at the high end of their 90 % intervals."""
+    if table.kind == "kernels":  # as far off as any of its kind
+        kinds = [_LIKE.get(kind, "elementwise") for kind in table.columns["kind"]]
+        found = {kind: residuals_like(kind)[:2] for kind in set(kinds)}
+        low, high = np.exp(np.array([found[kind] for kind in kinds]).reshape(-1, 2).T)
+        return low, high
     every = facts_of_rows(table, predicted, fitted=fitted)
     counts = table.columns["gpus"] if table.kind == "training" else [""] * table.rows
     ends = [
