@@ -219,6 +219,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         *(
             "size_bytes",
             "time_s",
+            "measured_over_formula",
             "low_s",
             "high_s",
             "interval",

@@ -12,6 +12,7 @@ from math import exp, inf, log1p
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, first_not_less, largest, smallest
+from shardcost.arrays import exp as as_exp
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import (
     CONFIDENCE_PCT,
@@ -22,7 +23,7 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.checks import anywhere, is_array
-from shardcost.collectives.library_time import CollectiveTime
+from shardcost.collectives.library_time import CollectiveTime, tables_for
 from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
 from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
 
@@ -85,6 +86,7 @@ def interval_of(result: CollectiveTime) -> Interval:
         used = [known[i] for i in np.unique(which)]
     else:
         low, high, used = exp(known[which].low), exp(known[which].high), [known[which]]
+    low, high = _near_points(result, low, high)
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     distance = next((each.distance for each in used if each.distance), "")
@@ -105,6 +107,20 @@ def generic_facts_of(result: CollectiveTime) -> dict[str, str]:
         "collective": facts["collective"],
         "band": band,
     }
+
+
+def _near_points(result: CollectiveTime, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the ends of an interval, near points of a profile's table by its points left out."""
+    group = result.group
+    tables = [] if result.forced or not result.calibrations else tables_for(result)
+    for table, holds in tables:
+        if table.within_pct is not None:
+            near = table.nearness(result.size_bytes, group.ranks, group.nodes)
+            near = choose(holds, near, 0.0)
+            within = log1p(table.within_pct / 100)
+            low = low ** (1 - near) * as_exp(-within * near)
+            high = high ** (1 - near) * as_exp(within * near)
+    return low, high
 
 
 def _counted(result: CollectiveTime) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost.arrays import choose, largest, looked_up, named
+from shardcost.arrays import choose, largest, looked_up, named, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
@@ -61,6 +61,7 @@ from shardcost.machine.libraries import (
     generation,
     name_and_version,
 )
+from shardcost.machine.residual import CollectiveTable
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
@@ -95,6 +96,8 @@ class CollectiveTime:
     machine: Machine
     forced: Forced = NOTHING_FORCED
     """What the library was made to run, rather than its own choice."""
+    factor: Any = 1.0
+    """The time over that of the formula, where a profile has measured the machine itself."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -240,7 +243,7 @@ class CollectiveTime:
             }
         if isinstance(engine, EngineLibrary) and self.collective == "all_reduce":
             paths |= kernel_paths(_on_links(engine, inside), self.size_bytes, group)
-        return weighted(paths, self.weights)
+        return weighted(paths, self.weights) * self.factor
 
     @property
     def estimates(self) -> Mapping[PathName, Any]:
@@ -351,9 +354,38 @@ def collective_time(
             raise BadValueError("mode", "eager", rule)
         paths = {path: eager(constants, parts, size) for path, parts in paths.items()}
     time = choose(group.ranks == 1, 0.0 * size, weighted(paths, weights))  # one rank sends nothing
-    return CollectiveTime(
+    result = CollectiveTime(
         collective, size, group, library, mode, time, paths, weights, used, machine, forced
     )
+    return _with_tables(result) if any(each.residuals for each in used) and not forced else result
+
+
+def tables_for(result: CollectiveTime) -> list[tuple[CollectiveTable, Any]]:
+    """Return the tables of residuals that hold for a collective, each with where it does.
+
+    Across domains that is the network's table, inside one the library's: each was fitted to what
+    is left by constants of its own.
+    """
+    across, inside, tables = result.group.domains > 1, result.group.domains == 1, []
+    engine = name_and_version(result.library)[0]
+    for used in dict.fromkeys((result.calibrations[0], result.calibrations[-1])):
+        table = used.table(result.collective, engine, result.mode)
+        if table is not None:
+            network = isinstance(used.constants, NetworkConstants)
+            tables.append((table, across if network else inside))
+    return tables
+
+
+def _with_tables(result: CollectiveTime) -> CollectiveTime:
+    """Return a result with the residuals measured on its machine, never faster than its links."""
+    group, time = result.group, result.time_s
+    for table, holds in tables_for(result):
+        factor = choose(holds, table.factor(result.size_bytes, group.ranks, group.nodes), 1.0)
+        time = time * factor
+    time = largest(time, smallest(result.bound_s, result.time_s))
+    moving = result.time_s > 0
+    factor = choose(moving, time / choose(moving, result.time_s, 1.0), 1.0)
+    return replace(result, time_s=time, factor=factor)
 
 
 def joined_by(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:

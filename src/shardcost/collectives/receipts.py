@@ -186,8 +186,11 @@ def collective_receipt(result: CollectiveTime, name: str, title: str) -> Receipt
             share = named(f"{label}_share", shares[path], "share", "near a switch of the choice")
             seconds = share * step(label, seconds, meaning="the path alone")
         time_s = time_s + seconds
-    if others_s > _ROUNDING * float(result.time_s):
+    if others_s > _ROUNDING * float(result.time_s / result.factor):
         time_s = time_s + named("others", others_s, "s", "paths that hardly count")
+    if result.factor != 1:
+        words = "residual of the formula, measured on this machine"
+        time_s = named("measured", float(result.factor), "", words) * time_s
     return receipt(time_s, name, title, "s", constants=result.calibrations)
 
 

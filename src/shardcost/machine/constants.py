@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from shardcost.checks import Noun, Quantity, anywhere, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Source
 from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
+from shardcost.machine.residual import CollectiveTable, tables_of
 from shardcost.units import format_bytes
 
 
@@ -285,6 +286,14 @@ class Calibration(Noun):
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""
+    residuals: tuple[CollectiveTable, ...] = ()
+    """What measurements of this very machine leave between formula and time, by collective."""
+
+    def table(self, collective: str, library: str, mode: str) -> CollectiveTable | None:
+        """Return the table of residuals for a collective by a library, if there is one."""
+        wanted = (collective, library, mode)
+        own = (t for t in self.residuals if (t.collective, t.library, t.mode) == wanted)
+        return next(own, None)
 
     @property
     def title(self) -> str:
@@ -331,6 +340,7 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
             if type(value) is int and not _is_figure(value):
                 raise BadValueError(f"{name} of the fit", value, "below 10^19")
         library = entry.pop("name")
+        entry["residuals"] = tables_of(entry.pop("residual", []))
         return Calibration(library=library, constants=constants, fit=Fit(**fit), **entry)
     except KeyError as error:
         raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None

@@ -101,6 +101,15 @@ class Libraries:
         rest = (each for each in self.every if (each.system, each.library) not in taken)
         return Libraries((*rest, *own))
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether any calibration corrects its formula by measured residuals."""
+        return self._given is not None and any(each.residuals for each in self._given)
+
+    def without_tables(self) -> Libraries:
+        """Return the same by formulas alone."""
+        return Libraries(replace(each, residuals=()) for each in self.every)
+
     def on(self, system: str) -> tuple[Calibration, ...]:
         """Return the calibrations measured on one system or network."""
         if self._given is None:
@@ -325,6 +334,7 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
         system=cluster.name,
         constants=type(donors[0].constants)(**mean),
         inherited_from=tuple(each.system for each in donors),
+        residuals=(),  # of one machine alone
     )
 
 

@@ -275,6 +275,7 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
     return plain(
         {
             "time_s": result.time_s,
+            "measured_over_formula": result.factor,
             **interval.as_data(interval_of(result)),
             **attributes(result, "algorithm protocol bound_s"),
             **attributes(result, "algbw_bytes_per_s busbw_bytes_per_s link_share"),
@@ -303,7 +304,8 @@ def _foundation(result: CollectiveTime) -> dict[str, Any]:
     return {
         "notes": notes(result),
         "calibrations": [
-            noun_as_data(own) | {"constants": stated(own.constants), "stated_by": str(own.source())}
+            {name: value for name, value in noun_as_data(own).items() if name != "residuals"}
+            | {"constants": stated(own.constants), "stated_by": str(own.source())}
             for own in result.calibrations
         ],
     }
@@ -336,6 +338,7 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
     bound = "bytes on the busiest link / its nominal rate"
     return [
         ("time", format_time(answer["time_s"]), _mixture_in_words(result)),
+        *_formula_alone(result),
         ("interval", interval.ends(answer["low_s"], answer["high_s"]), known),
         ("algorithm", result.algorithm, ALGORITHMS[result.algorithm]),
         ("protocol", result.protocol, PROTOCOLS[result.protocol]),
@@ -345,6 +348,14 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
         ("link", format_rate(slowest.bytes_per_s), f"{slowest.name}, one way, nominal"),
         ("share of link", share, "busbw / link"),
     ]
+
+
+def _formula_alone(result: CollectiveTime) -> list[tuple[str, str, str]]:
+    """Return the row of the formula's time, where measurements of the machine correct it."""
+    if result.factor == 1:
+        return []
+    words = f"alone; measured on this machine: x {result.factor:.3g} of it"
+    return [("formula", format_time(result.time_s / result.factor), words)]
 
 
 def _rates_as_text(answer: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -400,7 +411,12 @@ def _parts_table(result: CollectiveTime) -> str:
         mean = " + ".join(
             f"{in_unit(path.weight, '')} x {format_time(path.time_s)}" for path in counted
         )
-        rows.append(("time", format_time(result.time_s), f"= {mean}"))
+        rows.append(("mean", format_time(result.time_s / result.factor), f"= {mean}"))
+        if result.factor == 1:
+            rows[-1] = ("time", *rows[-1][1:])
+    if result.factor != 1:
+        words = f"x {result.factor:.3g}: residual of the formula, measured on this machine"
+        rows.append(("time", format_time(result.time_s), words))
     return table(("part", "time", "formula, and with its numbers"), rows, right="1")
 
 

@@ -1,0 +1,173 @@
+"""What is left between a formula and measurements of one machine, as a smooth function: `Residual`.
+
+A formula with fitted constants is right about what nobody measured; a table is right about what
+somebody did. A profile of many points keeps both: constants, and the residual of the formula as the
+mean of a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006,
+equation 2.25) over coordinates in logarithms::
+
+    log factor(x) = sum over points j of weight_j x k(x, x_j)
+    k(x, y)       = exp(-sum over coordinates i of |x_i - y_i| / scale_i)
+
+The covariance is Matern's of smoothness 1/2: between two points the factor is almost linear in the
+logarithms, also where a library jumps from one algorithm to another, and away from all points it
+falls back to 1, the formula alone. Weights are solved for at calibration
+(`shardcost.calibrate.residual`), which decides by points left out how far a table reaches, so that
+pricing is a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from shardcost.arrays import exp, largest, log2, smallest
+from shardcost.checks import Noun, flag, instance, noun, one_of, positive, text
+from shardcost.errors import BadTypeError, BadValueError
+
+MOST_POINTS: Final = 400
+"""Of one table: pricing takes a term for each."""
+MOST_COORDINATES: Final = 6
+MOST_TABLES: Final = 64
+COORDINATES: Final = ("log2_bytes", "log2_ranks", "log2_nodes")
+"""Of tables of collectives, as files name them."""
+_OF_TABLE: Final = ("collective", "library", "mode", "held", "within_pct")
+_FARTHEST: Final = 1e3
+"""Of a coordinate from 0: a logarithm beyond that is of no size or count."""
+_FARTHEST_LOG: Final = 1.0986122886681098
+"""Of a factor from 1, in logarithms (a factor of 3): where a formula is farther off than that, it
+is of another machine, and no table mends it."""
+_MOST_WEIGHT: Final = 1e3
+
+
+@noun
+class Residual(Noun):
+    """Measured over predicted as a smooth function of logarithms: sizes, ranks, shapes."""
+
+    points: tuple[tuple[float, ...], ...]
+    """Coordinates of what was measured, each a logarithm (of whatever base the owner keeps to)."""
+    weights: tuple[float, ...]
+    """What each point counts; solved for at calibration."""
+    scales: tuple[float, ...]
+    """Of each coordinate: over which distance correlation falls to 1/e."""
+
+    def check(self) -> None:
+        """Raise unless all are finite numbers and as many as they should be."""
+        scales = _figures("residual scales", self.scales, _FARTHEST, 1e-3)
+        if not 1 <= len(scales) <= MOST_COORDINATES:
+            raise BadValueError("residual scales", len(scales), f"1 to {MOST_COORDINATES} of them")
+        weights = _figures("residual weights", self.weights, _MOST_WEIGHT, -_MOST_WEIGHT)
+        if not 1 <= len(weights) <= MOST_POINTS:
+            raise BadValueError("residual weights", len(weights), f"1 to {MOST_POINTS} of them")
+        given: Any = self.points
+        if not isinstance(given, list | tuple):
+            raise BadTypeError("residual points", given, "a list of points")
+        if len(given) != len(weights):
+            rule = f"as many as weights, {len(weights)}"
+            raise BadValueError("residual points", len(given), rule)
+        points = tuple(_figures("residual points", point, _FARTHEST, -_FARTHEST) for point in given)
+        wrong = next((point for point in points if len(point) != len(scales)), None)
+        if wrong is not None:
+            rule = f"of as many coordinates as there are scales, {len(scales)}"
+            raise BadValueError("residual point", wrong, rule)
+        for name, value in (("points", points), ("weights", weights), ("scales", scales)):
+            object.__setattr__(self, name, value)
+
+    def factor(self, *coordinates: Any) -> Any:
+        """Return measured over predicted, 1 away from all points.
+
+        >>> dent = Residual(points=((20.0,),), weights=(-0.1,), scales=(2.0,))
+        >>> round(dent.factor(20.0), 3), round(dent.factor(40.0), 3)
+        (0.905, 1.0)
+
+        Args:
+            coordinates: Of what is priced, in the order of `scales`. Numbers or arrays.
+        """
+        log_factor: Any = 0.0
+        for point, weight in zip(self.points, self.weights, strict=True):
+            log_factor = log_factor + weight * self._correlation(point, coordinates)
+        return exp(smallest(_FARTHEST_LOG, largest(-_FARTHEST_LOG, log_factor)))
+
+    def nearness(self, *coordinates: Any) -> Any:
+        """Return the correlation with the nearest point, from 0 to 1: 1 at a point itself."""
+        nearest: Any = 0.0
+        for point in self.points:
+            nearest = largest(nearest, self._correlation(point, coordinates))
+        return nearest
+
+    def _correlation(self, point: tuple[float, ...], coordinates: tuple[Any, ...]) -> Any:
+        """Return the covariance of two points over that of a point with itself."""
+        distance: Any = 0.0
+        for own, given, scale in zip(point, coordinates, self.scales, strict=True):
+            distance = distance + abs(given - own) / scale
+        return exp(-distance)
+
+
+@noun
+class CollectiveTable(Noun):
+    """The residual of one collective by one library: over log2 of bytes, ranks and nodes."""
+
+    collective: str = text()
+    library: str = text()
+    mode: str = one_of("graph", "eager")
+    residual: Residual = instance(Residual)
+    held: bool = flag(default=False)
+    """Whether messages smaller than the smallest measured one have its factor: where latency is all
+    there is, falling back to the formula would make a smaller message slower."""
+    within_pct: float | None = positive(default=None)
+    """Nine in ten measurements left out were within so many percent, with the table."""
+
+    def check(self) -> None:
+        """Raise unless the residual has the coordinates of collectives."""
+        if len(self.residual.scales) != len(COORDINATES):
+            rule = f"{len(COORDINATES)}: {', '.join(COORDINATES)}"
+            raise BadValueError("coordinates of a residual", len(self.residual.scales), rule)
+
+    def factor(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+        """Return measured over predicted time. Numbers or arrays."""
+        size = log2(size_bytes)
+        if self.held:
+            size = largest(size, min(point[0] for point in self.residual.points))
+        return self.residual.factor(size, log2(ranks), log2(nodes))
+
+    def nearness(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+        """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
+        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes))
+
+
+def tables_of(entries: Any) -> tuple[CollectiveTable, ...]:
+    """Return the tables that a file holds; raise where one is not sound."""
+    if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+        raise BadTypeError("residual", entries, "tables")
+    if len(entries) > MOST_TABLES:
+        raise BadValueError("residual", len(entries), f"at most {MOST_TABLES} tables")
+    return tuple(_table(dict(entry)) for entry in entries)
+
+
+def _table(entry: dict[str, Any]) -> CollectiveTable:
+    lacking = [name for name in (*COORDINATES, "weights", "scales") if name not in entry]
+    if lacking:
+        raise BadValueError("residual", ", ".join(map(str, entry)), f"with {lacking[0]} too")
+    columns = [
+        _figures(f"residual {name}", entry.pop(name), _FARTHEST, -_FARTHEST) for name in COORDINATES
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise BadValueError("residual points", [len(each) for each in columns], "as many of each")
+    points = tuple(zip(*columns, strict=True))
+    residual = Residual(points=points, weights=entry.pop("weights"), scales=entry.pop("scales"))
+    unknown = [name for name in entry if name not in _OF_TABLE]
+    if unknown:
+        raise BadValueError("key of a residual", unknown[0], f"one of {', '.join(_OF_TABLE)}")
+    return CollectiveTable(residual=residual, **entry)
+
+
+def _figures(name: str, values: Any, most: float, least: float) -> tuple[float, ...]:
+    """Return numbers within bounds as a tuple; raise for anything else."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise BadTypeError(name, values, "a list of numbers")
+    result = tuple(values)
+    for value in result:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadTypeError(name, value, "a number, each of them")
+        if not least <= value <= most:  # also where it is no number
+            raise BadValueError(name, value, f"from {least:g} to {most:g}, each of them")
+    return tuple(map(float, result))
