@@ -319,6 +319,7 @@ def _group(group: Group) -> Any:
             bytes_per_s=_traced("links", tier.bytes_per_s),
             kind=tier.kind,
             gpus=tier.gpus,
+            peer_gpus=tier.peer_gpus,
             in_switch_reduction=tier.in_switch_reduction,
         ),
     )
