@@ -384,6 +384,7 @@ def _time_s(
     batch: Any,
     sms_taken: Any,
     memory_taken: Any,
+    *,
     chooser: Kernel | None = None,
 ) -> Any:
     shapes = by_shape(kernel, m, n, k, batch)
@@ -401,6 +402,7 @@ def _plain_time_s(
     batch: Any,
     sms_taken: Any,
     memory_taken: Any,
+    *,
     chosen_by: list[Kernel] | None = None,
 ) -> float:
     """Return what `_time_s` does for one GEMM, shape by shape: no need for NumPy."""
