@@ -166,7 +166,7 @@ def judged(findings: Sequence[RunFindings]) -> Verdict:
     errors = tuner_table("causes")["errors"]
     residual, centre = _joined(series, "residual"), _joined(series, "centre")
     prior = _prior_covariance(series, errors)
-    measured = prior + errors["noise"] ** 2 * np.eye(len(residual))
+    measured = prior + _scatter(series, errors)
     off = residual - centre
     odds = tuner_table("causes")["prior"]
     alternatives = list(_alternatives(series))
@@ -297,6 +297,13 @@ def _prior_covariance(series: Sequence[_Series], errors: dict[str, Any]) -> Floa
     )
     shape = shape * np.where(whose[:, None] == whose[None, :], 1.0, errors["between_curves"])
     covariance: Floats = shape * np.outer(spread, spread)
+    return covariance
+
+
+def _scatter(series: Sequence[_Series], errors: dict[str, Any]) -> Floats:
+    """Return the covariance of what each row has for itself: repetitions, and switches of paths."""
+    spread = _joined(series, "spread")
+    covariance: Floats = np.diag(errors["noise"] ** 2 + errors["row"] * spread**2)
     return covariance
 
 
@@ -436,7 +443,7 @@ def _beside(rated: RatedPoint, explained_s: float, series: _Series) -> str:
 
 def _levels(series: _Series, errors: dict[str, Any]) -> Iterable[Level]:
     """Yield where a curve stands among such machines, by range of sizes."""
-    own = _prior_covariance([series], errors) + errors["noise"] ** 2 * np.eye(len(series.points))
+    own = _prior_covariance([series], errors) + _scatter([series], errors)
     bands = band_of(series.curve.size_bytes)
     for number, name in enumerate(BANDS):
         here = bands == number
