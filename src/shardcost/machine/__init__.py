@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
 from shardcost.cluster import Cluster, Device
@@ -35,6 +35,9 @@ from shardcost.machine.libraries import (
 )
 from shardcost.machine.profile_kernels import profile_sections
 from shardcost.software import Software
+
+_TORCH: Final = "torch"
+"""The software whose kernels `shardcost measure kernels` times."""
 
 
 class Fitted(NamedTuple):
@@ -214,6 +217,13 @@ def _machine_of(
         tables=fitted.kernels,
     )
     given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
+    if cluster.based_on and timed_with not in {None, _TORCH}:
+        # Engines have attention kernels of their own; torch's say nothing of those.
+        given = {
+            key: section
+            for key, section in given.items()
+            if key[0] != "attention" or section.fit.measured_with == kernels
+        }
     if ("gemm", "bf16") in given and ("gemm", "fp8") not in given:
         # What was measured in 16 bits stands in for nothing that the catalog has in 8.
         given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")
