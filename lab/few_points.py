@@ -29,7 +29,7 @@ _CURVE: Final = "all_reduce"
 def few_points(table: Table) -> Iterator[LeftOut]:
     """Yield the errors on what six points of one GPU count did not show, data set by data set."""
     for key, known in _data_sets(table):
-        start = _start(key)
+        start = family_start(key)
         if start is None:
             continue
         for count in sorted({curve.case.gpus for curve in known}):
@@ -48,7 +48,7 @@ def few_points(table: Table) -> Iterator[LeftOut]:
 def all_points(table: Table) -> Iterator[LeftOut]:
     """Yield the errors on every point of a data set that a calibration has seen."""
     for key, known in _data_sets(table):
-        start = _start(key)
+        start = family_start(key)
         if start is not None:
             result = fitted_calibration(known, start)
             errors = np.concatenate([curve.error_pct(result) for curve in known])
@@ -58,18 +58,19 @@ def all_points(table: Table) -> Iterator[LeftOut]:
 def _data_sets(table: Table) -> Iterator[tuple[Key, list[Curve]]]:
     """Yield the curves inside one domain of each data set of a ring library."""
     for name in dict.fromkeys(table.columns["dataset"]):
-        rows = table.where(partial(_is_of, name))
+        rows = table.where(partial(data_set_is, name))
         graph = [curve for curve in inside(usable([rows])) if curve.case.mode == "graph"]
         for key, known in by_key(graph).items():
             if key[1] not in ENGINES:
                 yield key, known
 
 
-def _is_of(name: str, row: Row) -> bool:
+def data_set_is(name: str, row: Row) -> bool:
+    """Return whether a row is of a data set."""
     return row["dataset"] == name
 
 
-def _start(key: Key) -> Calibration | None:
+def family_start(key: Key) -> Calibration | None:
     """Return the family's constants for a system, as if it had none of its own."""
     donors = CATALOG_LIBRARIES.donors(cluster_named(key[0]), key[1], key[2])
     return blank(key, donors) if donors else None

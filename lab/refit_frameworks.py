@@ -40,6 +40,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
         "host_per_kernel_us": 15.0,
         "host_scatter": 0.4,
     },
+    "megatron_rocm": {"slowdown": 1.0},
     "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "nanotron": {
         "slowdown": 1.0,

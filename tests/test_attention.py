@@ -220,7 +220,7 @@ def test_every_file_is_of_a_cluster_and_states_its_fit() -> None:
             found = kernels.section("attention", section)
             assert found.system == name
             assert found.inherited_from is None
-            assert found.fit.rows > 0
+            assert found.fit.rows > 0 or found.fit.source.startswith("assumed")
     assert kernels_on("h200_sxm").section("attention", "prefill").inherited_from == "h100_sxm"
 
 

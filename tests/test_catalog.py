@@ -164,7 +164,7 @@ def broken_cluster(path: str, value: Any) -> dict[str, Any]:
         ("device.peak_dense_tflops.bf17", {"value": 1}, r"bf17 must be \{ value, source"),
         ("link.latency_us", 1, "unknown key latency_us"),
         ("link.kind", ..., "kind is missing"),
-        ("device.memory_gib", 80, r"must be \{ value, source, caveat \}"),
+        ("device.memory_gib", {"value": 80}, r"must be \{ value, source, caveat \}"),
         ("device.memory_gib", {"value": 80, "source": "hearsay"}, "a source that"),
         ("device.memory_gib", {"value": -80, "source": "dgx_h100"}, "above 0"),
         ("gpus_per_node", {"value": 1.5, "source": "dgx_h100"}, "a whole number"),

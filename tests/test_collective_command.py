@@ -219,6 +219,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         *(
             "size_bytes",
             "time_s",
+            "measured_over_formula",
             "low_s",
             "high_s",
             "interval",
@@ -431,10 +432,10 @@ def test_beyond_a_domain_the_network_is_the_link(capsys: pytest.CaptureFixture[s
         ((*ASK, "--size", "1", "--gpus", "0"), "gpus must be a whole number of at least 1"),
         ((*ASK, "--size", "1", "--gpus", "16", "--nodes", "1"), "at most 8 on 1 node"),
         ((*ASK, "--size", "1", "--gpus", "16"), "name a network for more"),
-        ((*ASK, "--size", "1", "--on", "mi300x", "--library", "nccl"), "known: rccl"),
+        ((*ASK, "--size", "1", "--on", "mi300x", "--library", "nccl"), "known: generic, rccl"),
         (
-            (*ASK, "--size", "1", "--on", "gaudi3"),
-            "none was measured there or on its family",
+            (*ASK, "--size", "1", "--on", "gaudi3", "--library", "hccl"),
+            "known: generic",
         ),
         ((*ASK, "--size", "1", "--library", "mpi"), "nccl-tuner"),
         ((*ASK, "--size", "1", "--mode", "slow"), "unknown mode 'slow'; known: eager, graph"),

@@ -94,6 +94,8 @@ def test_every_data_set_behind_a_constant_is_attributed() -> None:
     table = page.partition("## Where the measurements come from")[2]
     known = tuple(name.removesuffix("…") for name in re.findall(r"`([^`]+)`", table))
     for calibration in catalog_calibrations():
+        if calibration.fit.rows == 0:
+            continue  # assumed
         sets = calibration.fit.source.partition("measured rows of ")[2].split(", ")
         assert sets
         for name in sets:

@@ -63,7 +63,7 @@ def test_bandwidths_follow_from_sizes_and_times() -> None:
         0.875 * found.points[0].algbw_bytes_per_s
     )
     assert found.suspicious == ()
-    assert found.not_predicted == "no machine is known"
+    assert found.not_predicted == "no machine is known: name it with --on"
 
 
 def test_the_peak_and_where_it_begins() -> None:
@@ -148,9 +148,14 @@ def test_more_than_the_links_can_carry_is_doubted() -> None:
     assert doubted(inspected(fast), "above the nominal rate") == []
 
 
-def test_far_slower_than_predicted_is_doubted() -> None:
-    found = inspected(slowed(run(), SIZES[-1], 10.0), Cluster.named("h100_sxm"))
-    assert SIZES[-1] in doubted(found, "the predicted time")
+def test_a_row_above_its_neighbours_is_doubted_against_the_prediction() -> None:
+    cluster = Cluster.named("h100_sxm")
+    healthy = run()
+    predicted = {each.point: each.predicted_s or 0.0 for each in inspected(healthy, cluster).points}
+    points = tuple(replace(each, time_s=predicted[each]) for each in healthy.points)
+    found = inspected(slowed(replace(healthy, points=points), 2**28, 1.5), cluster)
+    assert doubted(found, "slower than its neighbours") == [2**28, 2**28]
+    assert doubted(inspected(replace(healthy, points=points), cluster), "slower") == []
 
 
 def test_plain_data_has_what_others_read() -> None:
@@ -210,8 +215,7 @@ def test_the_text_fits_a_screen(monkeypatch: pytest.MonkeyPatch, system: str | N
 
 def test_many_doubts_are_told_in_one_line() -> None:
     slow = run()
-    for size in SIZES:
-        slow = slowed(slow, size, 50.0)
-    found = inspected(slow, Cluster.named("h100_sxm"))
-    text = " ".join(as_text(log_of(slow), [found]).split())
-    assert "28 rows from 8 B to 1 GiB (lines 10 to 37)" in text
+    for size in SIZES[:-1]:
+        slow = slowed(slow, size, 5000.0)
+    text = " ".join(as_text(log_of(slow), [inspected(slow)]).split())
+    assert "26 rows from 16 B to 512 MiB (lines 11 to 36)" in text

@@ -361,10 +361,10 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"library": "nccl-tuner", "collective": "all_to_all"}, UnknownNameError, "all_reduce"),
         (
             {"cluster": "gaudi3"},
-            BadValueError,
-            "none was measured there or on its family",
+            UnknownNameError,
+            "known: generic",
         ),
-        ({"cluster": "mi300x", "library": "nccl-tuner"}, UnknownNameError, "known: rccl"),
+        ({"cluster": "mi300x", "library": "nccl-tuner"}, UnknownNameError, "known: generic, rccl"),
         ({"library": "vllm==banana"}, BadValueError, "sglang==0.5.10"),
         ({"library": "vllm=="}, BadValueError, "sglang==0.5.10"),
         ({"library": "nccl==2.29"}, BadValueError, "may have a version"),
@@ -392,8 +392,11 @@ def test_every_measured_set_of_constants_is_small_physical_and_sourced() -> None
     for each in catalog_calibrations():
         constants = stated(each.constants)
         assert len(constants) <= 24
-        assert each.fit.rows >= 4
-        assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
+        if each.fit.rows == 0:
+            assert each.fit.source.startswith("assumed")
+        else:
+            assert each.fit.rows >= 4
+            assert each.fit.source.startswith("fitted by shardcost to measured rows of ")
         if isinstance(each.constants, NetworkConstants):
             assert catalog.network_named(each.system).name == each.system
             assert max(constants["efficiency"], constants["spine"]) <= 1
@@ -427,13 +430,15 @@ def test_how_much_the_runner_up_counts() -> None:
     assert at_limit.weights["one_shot", "direct"] == pytest.approx(0.033, abs=0.001)
 
 
-def test_every_cluster_has_the_library_of_its_vendor_or_an_error_that_names_it() -> None:
+def test_every_cluster_has_the_library_of_its_vendor_or_the_generic_one() -> None:
     without = []
     for name in catalog.names("clusters"):
         cluster = Cluster.named(name)
-        if default_library(cluster) not in CATALOG_LIBRARIES.names(cluster):
+        assert default_library(cluster) in CATALOG_LIBRARIES.names(cluster)
+        if default_library(cluster) == "generic":
             without.append(name)
-    assert without == ["gaudi2", "gaudi3"]
+    assert {"gaudi2", "gaudi3"} <= set(without)
+    assert "h100_sxm" not in without
 
 
 def test_a_network_that_was_not_measured_inherits_from_its_kind() -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import looked_up
 from shardcost.checks import (
@@ -39,6 +41,8 @@ from shardcost.dtypes import (
     weight_format,
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.torus import Spanned, compact, spanned
+from shardcost.wiring import Wiring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,7 +166,7 @@ class Tier(Noun):
     """A group of `gpus` devices that reach each other at one rate."""
 
     name: str = text()
-    kind: str = one_of("nvswitch", "cube_mesh", "full_mesh", "pcie")
+    kind: str = one_of("nvswitch", "cube_mesh", "full_mesh", "torus", "pcie")
     gpus: int = whole()
     """Devices in one such group."""
     bytes_per_s: Quantity = positive()
@@ -172,21 +176,71 @@ class Tier(Noun):
     """The switch can add up data that passes through it (NVLink SHARP)."""
     peer_access: bool = flag(default=True)
     """Devices reach each other's memory directly, without a copy through the host."""
+    shape: tuple[int, ...] = ()
+    """Of a torus: chips along each axis, one to three of them; the last varies fastest."""
+    wraps: tuple[int, ...] = ()
+    """The ends of an axis are joined where its length is a multiple of this, by axis."""
+    axis_shares: tuple[float, ...] = ()
+    """Rates of the axes' links, relative to each other."""
+    devices_per_chip: int = whole(default=1)
+    """Devices that share the links of one chip."""
+    peer_gpus: int | None = whole(default=None)
+    """On PCIe: how many devices do so at the full rate at once. Larger groups are staged through
+    the host's memory, at what their library was measured to have left there. None: pairs."""
 
     def check(self) -> None:
-        """A mesh has peers, and the cube mesh is one of eight."""
+        """A mesh has peers, the cube mesh is one of eight, and a torus has a shape."""
+        if self.kind == "torus":
+            self._check_torus()
+        elif self.shape:
+            raise BadValueError("Tier.shape", self.shape, f"left out of {self.kind} links")
         if self.kind == "full_mesh" and self.gpus < 2:
             raise BadValueError("Tier.gpus", self.gpus, "at least 2 in a full mesh")
         if self.kind == "cube_mesh" and self.gpus > len(_CUBE_MESH_RINGS) - 1:
             raise BadValueError("Tier.gpus", self.gpus, "at most 8 in a cube mesh")
 
-    def ring_bytes_per_s(self, num_gpus: Count) -> Quantity:
+    def _check_torus(self) -> None:
+        sides = len(self.shape)
+        if not 1 <= sides <= 3 or any(type(each) is not int or each < 1 for each in self.shape):
+            raise BadValueError("Tier.shape", self.shape, "one to three whole numbers")
+        if len(self.wraps) != sides or any(type(e) is not int or e < 1 for e in self.wraps):
+            raise BadValueError("Tier.wraps", self.wraps, "a whole number for each axis")
+        shares = self.axis_shares
+        if len(shares) != sides or any(type(e) not in {int, float} or not e > 0 for e in shares):
+            raise BadValueError("Tier.axis_shares", shares, "a positive number for each axis")
+        devices = prod(self.shape) * self.devices_per_chip
+        if self.gpus != devices:
+            raise BadValueError("Tier.gpus", self.gpus, f"{devices}, those of its shape")
+
+    def spanned(self, ranks: Count, stride: Count = 1) -> Spanned:
+        """Return what a group covers of a torus."""
+        return spanned(
+            self.shape, self.wraps, self.axis_shares, self.devices_per_chip, ranks, stride
+        )
+
+    @property
+    def link_bytes_per_s(self) -> Quantity:
+        """Of a torus: one device's share of a link along an axis of share 1, one direction."""
+        return self.bytes_per_s / (2 * sum(self.axis_shares))
+
+    @property
+    def title(self) -> str:
+        """The kind of links, of a torus with its shape."""
+        if self.kind != "torus":
+            return self.kind
+        return f"{'x'.join(map(str, self.shape))} torus"
+
+    def ring_bytes_per_s(self, num_gpus: Count, stride: Count = 1) -> Quantity:
         """Return the rate at which each of `num_gpus` devices of one group can send to the others.
 
         Behind a switch, or on PCIe, a device uses all its links whoever the peer is. Without one
         a link leads to one peer only: in a full mesh n devices share n-1 of the links; in the
-        hybrid cube mesh of the DGX-1 the first n hold as many rings as their cables allow.
+        hybrid cube mesh of the DGX-1 the first n hold as many rings as their cables allow. On a
+        torus it is the links of all axes that the group covers (`shardcost.torus`).
         """
+        if self.kind == "torus":
+            rate: Quantity = self.link_bytes_per_s * self.spanned(num_gpus, stride).links
+            return rate
         if self.kind == "full_mesh":
             return self.bytes_per_s * (num_gpus - 1) / (self.gpus - 1)
         if self.kind == "cube_mesh":
@@ -267,6 +321,8 @@ class Cluster(Noun):
     host_update_per_s: Quantity = positive(default=4e9)
     """Weights that the processors of a node update by Adam in a second, of states in their memory:
     assumed, the size of what ZeRO-Offload reports (Ren et al. 2021, arXiv:2101.06840)."""
+    wiring: Wiring | None = instance(Wiring, default=None)
+    """Which link of a node joins which devices, where that is known and not the same for all."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
     based_on: str | None = text(default=None)
@@ -275,7 +331,9 @@ class Cluster(Noun):
     """The text of the cluster's calibrated profile, if it has one: constants fitted on it."""
 
     def check(self) -> None:
-        """Tiers grow outward."""
+        """Tiers grow outward; a wiring is of all devices of a node."""
+        if self.wiring is not None and self.wiring.gpus != self.gpus_per_node:
+            raise BadValueError("Wiring.gpus", self.wiring.gpus, f"{self.gpus_per_node}, a node's")
         for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
             if not outer.gpus > inner.gpus:
                 raise BadValueError(
@@ -297,6 +355,48 @@ class Cluster(Noun):
         return cluster_in_file(path, network)
 
     from_profile = from_file
+
+    def sliced(self, shape: tuple[int, ...]) -> Cluster:
+        """Return the same with a slice of its torus as scale-up domain, several joined by DCN.
+
+        >>> Cluster.named("tpu_v5p").sliced((4, 4, 8)).tiers[0].gpus
+        128
+        """
+        tier = self.tiers[-1]
+        fits = len(shape) == len(tier.shape) and all(
+            own <= most for own, most in zip(sorted(shape), sorted(tier.shape), strict=True)
+        )
+        if tier.kind != "torus" or not fits or min(shape) < 1:
+            known = tier.title if tier.kind == "torus" else "a cluster with torus links"
+            raise BadValueError("slice", "x".join(map(str, shape)), f"part of {known}")
+        part = replace(tier, shape=shape, gpus=prod(shape) * tier.devices_per_chip)
+        return replace(self, tiers=(*self.tiers[:-1], part))
+
+    def holding(self, devices: int) -> Cluster:
+        """Return the same with the most compact slice that has so many devices, on a torus.
+
+        Unchanged where the domain is no torus, no larger, or cannot be cut so.
+        """
+        tier = self.tiers[-1]
+        if tier.kind != "torus" or devices >= tier.gpus:
+            return self
+        chips = -(-devices // tier.devices_per_chip)
+        shapes = (compact(each, tier.shape) for each in range(chips, prod(tier.shape)))
+        shape = next((each for each in shapes if each is not None), None)
+        return self if shape is None else self.sliced(shape)
+
+    def with_figures(self, changes: Mapping[str, Any]) -> Cluster:
+        """Return the same machine with other figures, by name; texts have a unit.
+
+        >>> faster = Cluster.named("h100_sxm").with_figures({"device.memory_bandwidth": "8TB/s"})
+        >>> faster.device.memory_bytes_per_s
+        8000000000000.0
+
+        Its constants follow the datasheet, and an interval widens with what was changed.
+        """
+        from shardcost.catalog.figures import with_figures
+
+        return with_figures(self, changes)
 
     @property
     def system(self) -> str:
@@ -326,7 +426,7 @@ class Cluster(Noun):
 
     def _inside(self, tier: Tier, bytes_per_s: Quantity) -> Link:
         source = self.sources.get("tiers.bytes_per_s", _GIVEN)
-        return Link(bytes_per_s, f"{tier.kind} links of {self.name}", source)
+        return Link(bytes_per_s, f"{tier.title} links of {self.name}", source)
 
     def why(self, figure: str) -> Source:
         """Return who states a figure, by its path: ``why("device.memory_bytes")``."""

@@ -26,7 +26,7 @@ from shardcost.workload import Decode, Prefill, Train
 
 Kind = Literal[
     "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix",
-    "lengths", "switch",
+    "lengths", "switch", "figures",
 ]  # fmt: skip
 Axis = Literal["", "degree", "size", "choice", "fixed"]
 PHASES: Final[Mapping[str, Any]] = {"train": Train, "prefill": Prefill, "decode": Decode}
@@ -59,6 +59,7 @@ _METAVARS: Final[Mapping[str, str]] = {
     "share": "P",
     "lengths": "TOKENS",
     "switch": "on|off",
+    "figures": "NAME=VALUE",
 }
 _FEW: Final = 5
 """Up to so many choices are listed in the help."""
@@ -238,7 +239,13 @@ GPUS: Final = Option(
     several="; 64,96 or 8..1024 by doubling (one node)", axis="degree", place="slider",
     example="8 or 8,16 or 1..64",
 )  # fmt: skip
-MACHINE: Final = (MODEL, ON, NETWORK, GPUS, SOFTWARE)
+SET: Final = Option(
+    "set", "figures", "Changed figures",
+    "another figure of the machine, like device.memory_bandwidth=8TB/s or link=900GB/s; several"
+    " with commas, or the option again",
+    place="more", example="link=900GB/s",
+)  # fmt: skip
+MACHINE: Final = (MODEL, ON, NETWORK, GPUS, SOFTWARE, SET)
 
 _CHOSEN: Final = (
     Option("tp", "whole", "Tensor", "tensor parallelism: GPUs that share each layer's matrices",
@@ -527,6 +534,7 @@ SERVING: Final = (
     NETWORK,
     replace(GPUS, help="GPUs in all (workers x tp x cp x pp x dp)", several=""),
     replace(SOFTWARE, help="engine", otherwise=DEFAULT_SOFTWARE["decode"]),
+    SET,
 )
 """What serves, and where: `MACHINE`, as a deployment has it."""
 WORKER: Final = (
@@ -581,8 +589,9 @@ COLLECTIVE: Final = (
            otherwise="as few as hold them"),
     Option("library", "name", "Library",
            "nccl, rccl, oneccl, vllm, sglang, trtllm, which may name a version (vllm==0.14), xla or"
-           f" nccl-tuner: NCCL's own estimate; for dispatch and combine also {_KERNEL_LIBRARIES}",
-           otherwise="the GPU vendor's: nccl, rccl or oneccl; deepep or mori"),
+           " nccl-tuner: NCCL's own estimate, or generic: textbook algorithms with assumed"
+           f" constants; for dispatch and combine also {_KERNEL_LIBRARIES}",
+           otherwise="the GPU vendor's: nccl, rccl or oneccl, else generic; deepep or mori"),
     Option("mode", "word", "Launch",
            "launch of calls, recorded as a CUDA graph or one by one by the host",
            preset="graph", allowed=("graph", "eager")),
@@ -629,7 +638,7 @@ def varied(phase: str) -> list[str]:
     return [
         option.name
         for option in ESTIMATE.values()
-        if option is not MODEL and option.kind != "flag" and phase in option.applies_to
+        if option not in {MODEL, SET} and option.kind != "flag" and phase in option.applies_to
     ]
 
 

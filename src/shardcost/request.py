@@ -161,6 +161,26 @@ def _replicas(gpus: int, degrees: Mapping[str, int]) -> int:
     return gpus // prod(sizes)
 
 
+def cluster_of(given: Given, finder: Finder) -> Cluster:
+    """Return the machine that the options name, with the figures that they change."""
+    cluster = finder.cluster(given.get("on"), given.get("network"))
+    changes = figures_of(given)
+    return cluster.with_figures(changes) if changes else cluster
+
+
+def figures_of(given: Given) -> dict[str, str]:
+    """Return the figures of ``NAME=VALUE,…``, one text or several; the last of a name counts."""
+    value, option = given.get(options.SET.name), options.SET.flag
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    changes = {}
+    for word in (word for text in texts for word in values.several(option, text)):
+        name, is_set, figure = values.text(option, word).partition("=")
+        if not (is_set and name.strip() and figure.strip()):
+            raise BadValueError(option, word, "a figure and its value, like link=900GB/s")
+        changes[name.strip()] = figure.strip()
+    return changes
+
+
 def question_of(given: Given, finder: Finder) -> Question:
     """Return what an estimate is requested of, possible or not.
 
@@ -168,7 +188,7 @@ def question_of(given: Given, finder: Finder) -> Question:
         ImpossibleError: The request is in good order, but there is no such layout.
     """
     model = finder.model(given.get("model"))
-    cluster = finder.cluster(given.get("on"), given.get("network"))
+    cluster = cluster_of(given, finder)
     name = given.get("software")
     software = None if name is None else finder.software(name)
     workload = workload_of(given)
@@ -203,18 +223,33 @@ def scaling_of(given: Given, finder: Finder, name: str, chosen: Sequence[Any]) -
     rows = []
     for value in chosen:
         try:
-            rows.append(Row(str(value), estimate_of({**given, name: value}, finder)))
+            rows.append(Row(str(value), estimate_of(_varying(given, name, value), finder)))
         except ImpossibleError as error:
             rows.append(Row(str(value), None, str(error)))
     return Scaling(name, tuple(rows), given["phase"])
+
+
+def _varying(given: Given, name: str, value: Any) -> Given:
+    """Return a request with another value of an option, or of a figure of the machine."""
+    if name in options.ESTIMATE:
+        return {**given, name: value}
+    changes = figures_of(given) | {name: str(value)}
+    return {**given, options.SET.name: [f"{each}={figure}" for each, figure in changes.items()]}
 
 
 def varied_name(text: str, phase: str) -> str:
     """Return the option that is to vary; it may be written as one."""
     name = text.strip().removeprefix("--").replace("-", "_")
     known = options.varied(phase)
-    if name not in known:
-        raise UnknownNameError("name in --vary", name, known)
+    if name in known:
+        return name
+    from shardcost.catalog.figures import figure_named, names
+
+    try:
+        figure_named(name)
+    except UnknownNameError:
+        figures = f"(or a figure of the machine: {', '.join(names())})"
+        raise UnknownNameError("name in --vary", name, known, figures) from None
     return name
 
 
@@ -242,6 +277,9 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     software = software_of(None if name is None else finder.software(name), workload)
     models = [finder.model(name) for name in _several(given, options.MODEL)]
     clusters = _clusters(given, finder)
+    if given.get("gpus") is not None:  # on a torus, the slice with as many devices
+        most = max(values.wholes("--gpus", given["gpus"]))
+        clusters = [cluster.holding(most) for cluster in clusters]
     price = _price(given, finder, clusters)
     return {
         "model": models,
@@ -264,7 +302,11 @@ def _several(given: Given, option: Option) -> list[Any]:
 def _clusters(given: Given, finder: Finder) -> list[Cluster]:
     """Return every cluster with every network."""
     networks = _several(given, options.NETWORK)
-    return [finder.cluster(name, net) for name in _several(given, options.ON) for net in networks]
+    return [
+        cluster_of({**given, "on": name, "network": net}, finder)
+        for name in _several(given, options.ON)
+        for net in networks
+    ]
 
 
 def _first_workload(given: Given) -> Workload:
@@ -410,7 +452,7 @@ def deployment_of(given: Given, finder: Finder) -> Deployment:
     from shardcost.load.engine import Engine
 
     model = finder.model(given.get("model"))
-    cluster = finder.cluster(given.get("on"), given.get("network"))
+    cluster = cluster_of(given, finder)
     formats = {
         option.name: option.read(given[option.name])
         for option in options.WORKER
@@ -425,7 +467,7 @@ def deployment_of(given: Given, finder: Finder) -> Deployment:
     _refuse(given, "gpus", "is for one pool; two have the GPUs of their workers")
     first = cluster
     if given.get("prefill_on") is not None:
-        first = finder.cluster(given["prefill_on"], given.get("network"))
+        first = cluster_of({**given, "on": given["prefill_on"]}, finder)
     prefill = Engine(model, first, _prefill_layout(given, layout), software, formats, **drafts)
     return Deployment(
         serving=Pool(engine, _workers(given, "decode_workers", layout)),
@@ -840,8 +882,9 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
     from shardcost.collectives.library_time import collective_time
     from shardcost.machine.libraries import default_library
 
-    cluster = finder.cluster(given.get("on"), given.get("network"))
+    cluster = cluster_of(given, finder)
     read = {option.name: value_of(given, option) for option in options.COLLECTIVE[2:]}
+    cluster = cluster.holding(read["gpus"])
     return collective_time(
         collective_name(given["collective"]),
         size_bytes,
@@ -860,7 +903,7 @@ def dispatch_of(given: Given, finder: Finder) -> DispatchTime:
     from shardcost.collectives.dispatch import dispatch_time
     from shardcost.machine.dispatch import default_kernels
 
-    cluster = finder.cluster(given.get("on"), given.get("network"))
+    cluster = cluster_of(given, finder)
     read = {
         option.name: value_of(given, option)
         for option in (*options.EXCHANGE, *options.COLLECTIVE[2:])

@@ -83,6 +83,12 @@ class Software(Noun):
     selective: str = one_of("attention", "gemm", default="attention")
     """What selective recomputation computes again: attention (Korthikanti et al. 2022), or every
     second GEMM with all elementwise kernels, attention kept (PyTorch's selective checkpointing)."""
+    wide_gradients: str = text(default="none")
+    """The number format, if any, whose gradients of weights are still multiplied in 16 bits: their
+    inputs are not quantised along the tokens."""
+    recomputes_last: bool = flag(default=True)
+    """Full recomputation runs a layer's last dense GEMM again, though no gradient needs its result;
+    False for compilers that leave out what nothing uses (XLA)."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
     """What hides tensor-parallel communication: nothing; in the backward pass the GEMM that does
     not wait for it; or the GEMM itself, cut into chunks."""

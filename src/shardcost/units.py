@@ -91,6 +91,31 @@ def parse_time(text: str, name: str = "time") -> float:
     return float(number * _NANOSECONDS[unit] / GIGA)
 
 
+def parse_flops(text: str, name: str = "rate") -> float:
+    """Return a rate of computation such as ``989.4TFLOP/s`` or ``2PFLOPS`` in FLOP per second."""
+    return _parse_scaled(text, name, r"FLOP(?:/s|S|s)", "989TFLOP/s")
+
+
+def parse_frequency(text: str, name: str = "clock") -> float:
+    """Return a clock such as ``1980MHz`` or ``1.98GHz`` in hertz."""
+    return _parse_scaled(text, name, "Hz", "1980MHz")
+
+
+def parse_power(text: str, name: str = "power") -> float:
+    """Return a power such as ``700W`` or ``1.2kW`` in watts."""
+    return _parse_scaled(text, name, "W", "700W")
+
+
+def _parse_scaled(text: str, name: str, unit: str, example: str) -> float:
+    """Return a number above 0 whose unit has a decimal prefix."""
+    rule = f"a number above 0 with its unit, like {example}"
+    number, written = _split(text, name, rule)
+    match = re.fullmatch(rf"([kKMGTPE]?){unit}", written)
+    if not match or not number:
+        raise BadValueError(name, text, rule)
+    return float(number * {**_DECIMAL, "E": 10**18}[match[1]])
+
+
 def format_bytes(size_bytes: SupportsFloat) -> str:
     """Return a size in binary units, as memory and messages are counted: ``64 MiB``."""
     return _scaled(size_bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from shardcost.calibrate.certainty import Confidence, Further, confidence, covariance, further
+from shardcost.calibrate.collective_tables import collective_tables
 from shardcost.calibrate.fit import (
     HOST,
     Curve,
@@ -34,6 +35,7 @@ from shardcost.calibrate.fit import (
     inside,
     solved,
 )
+from shardcost.calibrate.residual import score
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.catalog.errors import REPEATS
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
@@ -52,6 +54,7 @@ from shardcost.machine.libraries import (
     in_switch,
     name_and_version,
 )
+from shardcost.machine.residual import CollectiveTable
 from shardcost.validate.validation import Stats, stats
 
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
@@ -61,6 +64,14 @@ _FEW: Final = 12
 _SHARES: Final = (1.0, 0.6, 0.35)
 """Of the rate that networks like it reach: three places to begin from."""
 _NO_STATS: Final = Stats(0)
+
+
+class WithoutTables(NamedTuple):
+    """Errors of the formula alone, where a profile has tables of its residuals."""
+
+    after: Stats
+    left_out: Stats
+    counts_left_out: Stats
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +87,8 @@ class Calibrated:
     """Errors on points that were left out, of each curve some at a time."""
     counts_left_out: Stats = _NO_STATS
     """Errors on each GPU count that was left out; without rows where there is only one."""
+    without_tables: WithoutTables | None = None
+    """The same without the tables of residuals; None where there are none."""
     constants: tuple[Confidence, ...] = ()
     further: Further | None = None
 
@@ -91,9 +104,11 @@ class _Task:
     own: Mapping[str, Calibration] = field(default_factory=dict)
     """For a network: what the libraries that cross it take inside a domain, where calibrated."""
 
-    def predict(self, curve: Curve, constants: Any) -> Floats:
-        """Return the times of a curve under given constants."""
-        table = replace(self.start, constants=constants)
+    def predict(
+        self, curve: Curve, constants: Any, residuals: tuple[CollectiveTable, ...] = ()
+    ) -> Floats:
+        """Return the times of a curve under given constants, and tables where there are any."""
+        table = replace(self.start, constants=constants, residuals=residuals)
         if isinstance(constants, NetworkConstants):
             library = name_and_version(curve.case.library)[0]
             return curve.predicted_s(self.own.get(library), table)
@@ -124,9 +139,15 @@ class _Task:
         weight: float = tuner_table("start")["hold"]["foreign"]
         return Hold(dict.fromkeys(filter(_not_eager, stated(start)), weight), {}, {})
 
-    def errors_pct(self, curves: Sequence[Curve], constants: Any) -> Floats:
+    def tables(self, known: Sequence[Curve], constants: Any) -> tuple[CollectiveTable, ...]:
+        """Return the residuals that given constants leave, where points left out gain by them."""
+        return collective_tables(known, lambda curve: self.predict(curve, constants))
+
+    def errors_pct(
+        self, curves: Sequence[Curve], constants: Any, residuals: tuple[CollectiveTable, ...] = ()
+    ) -> Floats:
         """Return the signed error of every point of some curves."""
-        ratios = [self.predict(curve, constants) / curve.time_s for curve in curves]
+        ratios = [self.predict(curve, constants, residuals) / curve.time_s for curve in curves]
         return 100 * (np.concatenate(ratios) - 1)
 
 
@@ -190,7 +211,8 @@ def calibrate(
     results = []
     for library, curves in sorted(by_library.items()):
         say(f"fitting {library}")
-        results.append(_calibrated_library(library, curves))
+        start, named, foreign = library_start(library, curves[0].case.cluster)
+        results.append(calibrated_library(curves, start, named, foreign=foreign))
     across = [curve for curve in known if curve not in inside(known)]
     network = across[0].cluster.network if across else None
     if network is not None:
@@ -204,17 +226,29 @@ def calibrate(
     return results
 
 
-def _calibrated_library(library: str, known: list[Curve]) -> Calibrated:
-    start, named, foreign = library_start(library, known[0].case.cluster)
+def calibrated_library(
+    known: Sequence[Curve], start: Calibration, named: str, *, foreign: bool = False
+) -> Calibrated:
+    """Return the calibration of one library from its curves inside a domain.
+
+    Args:
+        known: The curves, of kernels in a graph, of eager launches, or of both.
+        start: Where constants start …
+        named: … and whose they are, in words.
+        foreign: Whether they are those of another library, which bind nobody.
+    """
     graph = [curve for curve in known if curve.case.mode == "graph"]
     if not graph:  # what launching adds is all that eager rows determine
-        task, calibration = _Task(known, start), fitted_library(known, start)
-        after = task.errors_pct(known, calibration.constants)
+        task, calibration = _Task(list(known), start), fitted_library(known, start)
+        alone = task.errors_pct(known, calibration.constants)
+        tables = task.tables(known, calibration.constants)
+        after = task.errors_pct(known, calibration.constants, tables)
         return Calibrated(
-            calibration=replace(calibration, fit=fit_of(known, after)),
+            calibration=replace(calibration, fit=fit_of(known, alone), residuals=tables),
             before=stats(task.errors_pct(known, start.constants)),
             after=stats(after),
             started_from=named,
+            without_tables=WithoutTables(stats(alone), _NO_STATS, _NO_STATS) if tables else None,
         )
     rest = [curve for curve in known if curve not in graph]
     return _calibrated(_Task(graph, start, foreign), named, rest)
@@ -257,20 +291,45 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
         calibration = fitted_library(eager, calibration)
     left_out = _left_out_pct(task, _folds(task.known))
     counts = _left_out_pct(task, _without_each_count(task.known))
-    low, high = _interval_pct(left_out)
-    after = task.errors_pct(task.known, calibration.constants)
-    fit = replace(fit_of(task.known, after), low_pct=low, high_pct=high)
-    uncertainty = covariance(solution, after)
+    tables = _tables(task, calibration, left_out, eager)
+    kept = any(table.mode == "graph" for table in tables)
+    alone = task.errors_pct(task.known, calibration.constants)
+    after = task.errors_pct(task.known, calibration.constants, tables)
+    low, high = _interval_pct(left_out.alone)
+    fit = replace(fit_of(task.known, alone), low_pct=low, high_pct=high)
+    uncertainty = covariance(solution, alone)
+    formula = WithoutTables(stats(alone), stats(left_out.alone), stats(counts.alone))
     return Calibrated(
-        calibration=replace(calibration, fit=fit),
+        calibration=replace(calibration, fit=fit, residuals=tables),
         before=stats(task.errors_pct(task.known, task.start.constants)),
         after=stats(after),
-        left_out=stats(left_out),
-        counts_left_out=stats(counts),
+        left_out=stats(left_out.with_tables if kept else left_out.alone),
+        counts_left_out=stats(counts.with_tables if kept else counts.alone),
         started_from=started_from,
         constants=confidence(task.hold(), solution, uncertainty),
         further=further(task.predict, task.known, solution, uncertainty),
+        without_tables=formula if tables else None,
     )
+
+
+def _tables(
+    task: _Task, calibration: Calibration, left_out: _LeftOut, eager: Sequence[Curve]
+) -> tuple[CollectiveTable, ...]:
+    """Return the tables of residuals that a calibration keeps.
+
+    Those of the points that constants were fitted to are kept if points left out of constants and
+    tables alike are predicted better by both; those of eager launches by their own points.
+    """
+    gain: float = tuner_table("start")["residual"]["gain"]
+    alone, both = (score(np.log1p(each / 100)) for each in left_out)
+    constants = calibration.constants
+    tables: tuple[CollectiveTable, ...] = ()
+    if both <= (1 - gain) * alone:
+        _, within = _interval_pct(left_out.with_tables)
+        tables = tuple(
+            replace(table, within_pct=within) for table in task.tables(task.known, constants)
+        )
+    return (*tables, *task.tables(eager, constants))
 
 
 def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
@@ -300,11 +359,27 @@ def _without_each_count(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], l
         yield rest, [curve for curve in known if curve.case.gpus == count]
 
 
-def _left_out_pct(task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]]) -> Floats:
-    errors = [
-        task.errors_pct(tried, task.fitted(rest)[0].constants) for rest, tried in folds if rest
-    ]
-    return np.concatenate(errors) if errors else np.array([])
+class _LeftOut(NamedTuple):
+    """Signed errors of points left out, in percent."""
+
+    alone: Floats
+    """By the formula."""
+    with_tables: Floats
+    """By the formula and the residuals of the points that were not left out."""
+
+
+def _left_out_pct(task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]]) -> _LeftOut:
+    errors = []
+    for rest, tried in folds:
+        if rest:
+            constants = task.fitted(rest)[0].constants
+            tables = task.tables(rest, constants)
+            alone = task.errors_pct(tried, constants)
+            both = task.errors_pct(tried, constants, tables) if tables else alone
+            errors.append(_LeftOut(alone, both))
+    if not errors:
+        return _LeftOut(np.array([]), np.array([]))
+    return _LeftOut(*(np.concatenate(each) for each in zip(*errors, strict=True)))
 
 
 def _interval_pct(errors_pct: Floats) -> tuple[float | None, float | None]:

@@ -19,6 +19,7 @@ from shardcost.machine.constants import (
     in_file_name,
     in_file_units,
 )
+from shardcost.machine.residual import COORDINATES, CollectiveTable
 
 _KIND_NAMES: Final = {
     RingLibrary: "ring",
@@ -26,6 +27,8 @@ _KIND_NAMES: Final = {
     FrameworkLibrary: "framework",
     NetworkConstants: "wire",
 }
+_LEAST_PCT: Final = 0.01
+"""What two digits can say; an error of 0 is none."""
 _RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 
@@ -60,6 +63,7 @@ def as_profile(
             + ("" if one.measured else " # as in the family: no point says more")
             for one in entry.constants
         ]
+        lines += [line for one in entry.calibration.residuals for line in _table_lines(one)]
     lines += profile_lines(kernels)
     return "\n".join(lines) + "\n"
 
@@ -81,12 +85,29 @@ def entry_lines(calibration: Calibration, system: str = "") -> list[str]:
         "[library.fit]",
         f"source = {quoted(fit.source)}",
         f"rows = {fit.rows}",
-        f"median_pct = {fit.median_pct:.2f}",
-        f"p90_pct = {fit.p90_pct:.2f}",
+        f"median_pct = {max(_LEAST_PCT, fit.median_pct):.2f}",
+        f"p90_pct = {max(_LEAST_PCT, fit.p90_pct):.2f}",
         *(f"{name} = {getattr(fit, name)}" for name in _RANGES),
         f"collectives = [{collectives}]",
         *(f"{name} = {value:.2f}" for name, value in ends.items() if value is not None),
         "",
         "[library.constants]",
         *(f"{name} = {value!r}" for name, value in in_file_units(calibration.constants).items()),
+    ]
+
+
+def _table_lines(table: CollectiveTable) -> list[str]:
+    """Return a table of residuals as the lines of a file."""
+    columns = zip(COORDINATES, zip(*table.residual.points, strict=True), strict=True)
+    return [
+        "",
+        "[[library.residual]] # measured over predicted, around measured points",
+        f"collective = {quoted(table.collective)}",
+        f"library = {quoted(table.library)}",
+        f"mode = {quoted(table.mode)}",
+        f"held = {str(table.held).lower()}",
+        *([] if table.within_pct is None else [f"within_pct = {table.within_pct:.2f}"]),
+        f"scales = [{', '.join(f'{scale:g}' for scale in table.residual.scales)}]",
+        *(f"{name} = [{', '.join(f'{x:g}' for x in column)}]" for name, column in columns),
+        f"weights = [{', '.join(f'{weight!r}' for weight in table.residual.weights)}]",
     ]

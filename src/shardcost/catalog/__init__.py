@@ -85,6 +85,10 @@ def tuner_table(name: str) -> dict[str, Any]:
     return raw("tuner", name)
 
 
+_SLICE: Final = re.compile(r"([^:]*):([0-9]{1,4}(?:x[0-9]{1,4}){0,2})")
+"""The name of a cluster and a slice of its torus."""
+
+
 def has_network(name: str) -> bool:
     """Return whether a name is that of a network: a preset's or the user's, or one that states it.
 
@@ -114,8 +118,15 @@ def network_named(name: str) -> Network:
 
 
 def cluster_named(name: str, network: str | Network | None = None) -> Cluster:
-    """Return the cluster preset of that name or alias, joined by `network` if one is given."""
-    return cast("Cluster", _named("clusters", name, network))
+    """Return the cluster preset of that name or alias, joined by `network` if one is given.
+
+    A name may end with a slice of its torus: ``tpu_v5p:4x8x8``.
+    """
+    stated = _SLICE.fullmatch(name if isinstance(name, str) else "")  # type: ignore[redundant-expr]
+    if stated is None:
+        return cast("Cluster", _named("clusters", name, network))
+    shape = tuple(map(int, stated[2].split("x")))
+    return cast("Cluster", _named("clusters", stated[1], network)).sliced(shape)
 
 
 def software_named(name: str) -> Software:

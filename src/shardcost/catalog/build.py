@@ -1,19 +1,23 @@
 """From the content of a catalog file to a noun: units converted, sources kept, surprises refused.
 
-A constant stands in a file as ``{ value = 450, source = "h100_datasheet", caveat = "…" }``, where
-the source is a key of the file's ``[sources]`` table. `_Sheet.take` converts the value to base
-units and keeps its source under the path of the field that it becomes.
+A constant of the catalog stands in a file as ``{ value = 450, source = "h100_datasheet", caveat =
+"…" }``, where the source is a key of the file's ``[sources]`` table. In a user's file it may also
+be a plain number under the same key, or a text with its unit under the figure's own name
+(``bandwidth = "450GB/s"``, `shardcost.catalog.figures`); its source is then the file. `_Sheet.take`
+converts the value to base units and keeps its source under the path of the field that it becomes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, Final, TypeVar
 
+from shardcost.catalog.figures import BY_PATH, KINDS, Figure, peak_of
+from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
-from shardcost.errors import FormatError, ShardcostError, shown
+from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
 from shardcost.model import (
     Attention,
     Block,
@@ -27,8 +31,7 @@ from shardcost.model import (
 from shardcost.scalars import positive_number
 from shardcost.scheduler import Scheduler
 from shardcost.software import Fit, Software
-
-GB, GIB, MIB, GBIT, TERA, MEGA = 10**9, 2**30, 2**20, 10**9 / 8, 10**12, 10**6
+from shardcost.wiring import Wiring
 
 _ATTENTIONS: Final[dict[str, type[Noun]]] = {
     "softmax": Attention,
@@ -53,7 +56,15 @@ N = TypeVar("N", bound=Noun)
 class _Sheet:
     """One table of a catalog file, emptied key by key so that what is left over is an error."""
 
-    def __init__(self, file: str, content: Any, cited: Any, name: str = "the file") -> None:
+    def __init__(
+        self,
+        file: str,
+        content: Any,
+        cited: Any,
+        name: str = "the file",
+        *,
+        own_sources: bool = False,
+    ) -> None:
         for what, table in ((name, content), ("sources", cited)):
             if not isinstance(table, dict):
                 raise FormatError(file, f"{what} must be a table, got {shown(table)}")
@@ -61,6 +72,7 @@ class _Sheet:
         self.rest = dict(content)
         self.cited = cited
         self.sources: dict[str, Source] = {}
+        self.own_sources = own_sources
 
     def plain(self, key: str, default: Any = ...) -> Any:
         """Return a value that needs no source: a name or a word."""
@@ -68,12 +80,24 @@ class _Sheet:
             raise FormatError(self.file, f"{key} is missing")
         return self.rest.pop(key, default)
 
-    def take(self, key: str, field: str, unit: float = 1, *, optional: bool = False) -> Any:
-        """Return a constant in base units and keep its source under the path `field`."""
+    def take(self, field: str | Figure, *, optional: bool = False) -> Any:
+        """Return a figure in base units and keep its source under the path of its field.
+
+        It stands under its name, or under the key of the catalog, which has its unit.
+        """
+        figure = _figure(field) if isinstance(field, str) else field
+        both = [key for key in dict.fromkeys((figure.key, figure.short)) if key in self.rest]
+        if len(both) > 1:
+            raise FormatError(self.file, f"{both[0]} and {both[1]} are one figure: give one")
+        key = both[0] if both else figure.key
         entry = self.plain(key, None if optional else ...)
         if entry is None:
             return None
-        if not isinstance(entry, dict) or not {"value", "source"} <= set(entry) <= _ENTRY:
+        path = figure.path.removeprefix("network.") if self.own_sources else figure.path
+        if not isinstance(entry, dict):
+            self.sources[path] = Source(f"stated in {self.file}")
+            return self._stated(key, figure, entry)
+        if not {"value", "source"} <= set(entry) <= _ENTRY:
             raise FormatError(
                 self.file, f"{key} must be {{ value, source, caveat }}, got {shown(entry)}"
             )
@@ -84,10 +108,20 @@ class _Sheet:
             )
         if not isinstance(caveat, str):
             raise FormatError(self.file, f"caveat of {key} must be a text, got {shown(caveat)}")
-        self.sources[field] = Source(self.cited[source], caveat)
-        if isinstance(value, bool) or unit == 1:
+        self.sources[path] = Source(self.cited[source], caveat)
+        return self._stated(key, figure, value)
+
+    def _stated(self, key: str, figure: Figure, value: Any) -> Any:
+        """Return a value in base units: a number in the unit of its key, or a text with one."""
+        if isinstance(value, str):
+            return KINDS[figure.kind].read(value, key)
+        if isinstance(value, bool) or figure.unit == 1:
             return value
-        return _exact(positive_number(key, value), unit)
+        if key != figure.key:
+            example = figure.shown(positive_number(key, value) * figure.unit)
+            rule = f"a text with its unit, like {example}, or a number as {figure.key}"
+            raise FormatError(self.file, f"{key} must be {rule}, got {shown(value)}")
+        return _exact(positive_number(key, value), figure.unit)
 
     def close(self) -> None:
         """Raise if a key was not used: it is misspelt, or not understood."""
@@ -107,53 +141,47 @@ def _exact(value: float, unit: float) -> float:
     return float(Fraction(str(value)) * Fraction(unit))
 
 
+def _figure(field: str) -> Figure:
+    """Return the figure that a field is."""
+    return BY_PATH.get(field) or peak_of(field.rpartition(".")[2])
+
+
 def cluster_from(content: dict[str, Any], file: str, network: Network | None) -> Cluster:
-    """Return the cluster that a catalog file describes."""
+    """Return the cluster that a catalog file, or a user's hardware file, describes.
+
+    A hardware file may also describe its network and its host. A network that is given comes first.
+    """
     cited = content.get("sources", {})
     top = _Sheet(file, content, cited)
-    top.plain("aliases", None)
-    top.plain("reported_as", None)
-    top.plain("sources")
+    for unused in ("aliases", "reported_as", "sources"):
+        top.plain(unused, None)
     device = _Sheet(file, top.plain("device"), cited, "device")
-    peaks = _Sheet(file, device.plain("peak_dense_tflops"), cited, "device.peak_dense_tflops")
+    peaks = _Sheet(file, _peaks(device), cited, "device.peak_dense_tflops")
     link = _Sheet(file, top.plain("link"), cited, "link")
+    host = _Sheet(file, top.plain("host", {}), cited, "host")
+    if "link" in host.rest:
+        device.rest.setdefault("host_link", host.rest.pop("link"))
+    topology = _Sheet(file, top.plain("topology", {}), cited, "topology")
     try:
+        name = top.plain("name")
+        own_network = _own_network(top.plain("network", None), name, file, cited, device.rest)
+        updates = host.take("host_update_per_s", optional=True)
         cluster = Cluster(
-            name=top.plain("name"),
-            title=top.plain("title"),
-            gpus_per_node=top.take("gpus_per_node", "gpus_per_node"),
-            device=Device(
-                name=device.plain("title"),
-                vendor=device.plain("vendor"),
-                architecture=device.plain("architecture"),
-                compute_capability=device.plain("compute_capability", None),
-                memory_bytes=device.take("memory_gib", "device.memory_bytes", GIB),
-                memory_bytes_per_s=device.take(
-                    "memory_bandwidth_gb_per_s", "device.memory_bytes_per_s", GB
-                ),
-                host_link_bytes_per_s=device.take(
-                    "host_link_gb_per_s", "device.host_link_bytes_per_s", GB, optional=True
-                ),
-                sms=device.take("sms", "device.sms"),
-                boost_clock_hz=device.take(
-                    "boost_clock_mhz", "device.boost_clock_hz", MEGA, optional=True
-                ),
-                l2_cache_bytes=device.take(
-                    "l2_cache_mib", "device.l2_cache_bytes", MIB, optional=True
-                ),
-                power_w=device.take("power_w", "device.power_w", optional=True),
-                peak_flop_per_s={
-                    dtype: peaks.take(dtype, f"device.peak_flop_per_s.{dtype}", TERA)
-                    for dtype in list(peaks.rest)
-                },
-            ),
+            name=name,
+            title=top.plain("title", name),
+            gpus_per_node=top.take("gpus_per_node"),
+            device=_device(device, peaks, name),
             tiers=(_tier(link),),
-            network=network,
-            sources={**top.sources, **device.sources, **peaks.sources, **link.sources},
+            network=own_network if network is None else network,
+            **({} if updates is None else {"host_update_per_s": updates}),
         )
+        wiring = _wiring(topology, cluster.gpus_per_node)
+        sheets = (top, device, peaks, link, host, topology)
+        sources = {name: source for sheet in sheets for name, source in sheet.sources.items()}
+        cluster = replace(cluster, wiring=wiring, sources=sources)
     except ShardcostError as error:
         raise FormatError.within(file, error) from None
-    for sheet in (top, device, peaks, link):
+    for sheet in sheets:
         sheet.close()
     sizes = {"gpus_per_node": cluster.gpus_per_node, "domain_gpus": cluster.tiers[0].gpus}
     for figure, count in sizes.items():
@@ -162,17 +190,97 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     return cluster
 
 
+def _peaks(device: _Sheet) -> Any:
+    """Return the table of peaks, under either of its names."""
+    if "peak" in device.rest and "peak_dense_tflops" not in device.rest:
+        return device.plain("peak")
+    return device.plain("peak_dense_tflops")
+
+
+def _device(device: _Sheet, peaks: _Sheet, machine: Any) -> Device:
+    return Device(
+        name=device.plain("title", f"device of {machine}"),
+        vendor=device.plain("vendor"),
+        architecture=device.plain("architecture"),
+        compute_capability=device.plain("compute_capability", None),
+        memory_bytes=device.take("device.memory_bytes"),
+        memory_bytes_per_s=device.take("device.memory_bytes_per_s"),
+        host_link_bytes_per_s=device.take("device.host_link_bytes_per_s", optional=True),
+        sms=device.take("device.sms"),
+        boost_clock_hz=device.take("device.boost_clock_hz", optional=True),
+        l2_cache_bytes=device.take("device.l2_cache_bytes", optional=True),
+        power_w=device.take("device.power_w", optional=True),
+        peak_flop_per_s={
+            dtype: peaks.take(f"device.peak_flop_per_s.{dtype}") for dtype in list(peaks.rest)
+        },
+    )
+
+
+def _own_network(
+    stated: Any, machine: Any, file: str, cited: Any, device: Mapping[str, Any]
+) -> Network | None:
+    """Return the network that a hardware file describes, or names; None where it does neither."""
+    if stated is None:
+        return None
+    if isinstance(stated, str):
+        from shardcost.catalog import preset
+
+        content, place = preset("networks", stated)
+        known = device.get("architecture")
+        return network_from(content, place, known if isinstance(known, str) else None)
+    if not isinstance(stated, dict):
+        raise FormatError(file, f"network must be a table or a name, got {shown(stated)}")
+    given = {"name": f"{machine}_network", **stated, "sources": cited}
+    return network_from({"title": f"network of {machine}", **given}, file)
+
+
+def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
+    if not topology.rest:
+        return None
+
+    def rate(key: str, field: str, unit: float) -> Any:
+        return topology.take(Figure(key, "rate", field, key, unit, ""), optional=True)
+
+    plain = {key: topology.rest.pop(key) for key in list(topology.rest) if key not in RATES}
+    return wiring_from(plain, rate, gpus, topology.file)
+
+
 def _tier(link: _Sheet) -> Tier:
+    if not isinstance(link.rest.get("kind"), str) and "kind" in link.rest:
+        raise FormatError(link.file, f"kind must be a text, got {shown(link.rest['kind'])}")
     kind = link.plain("kind")
+    flags = {
+        name: link.take(f"tiers.{name}")
+        for name in ("in_switch_reduction", "peer_access")
+        if name in link.rest
+    }
+    torus: dict[str, Any] = {}
+    if kind == "torus":
+        shape = _several("shape", link.take("tiers.shape"))
+        shares = link.take("tiers.axis_shares", optional=True)
+        torus = {
+            "shape": shape,
+            "wraps": _several("wraps", link.take("tiers.wraps")),
+            "axis_shares": _several("axis_shares", shares or [1] * len(shape)),
+            "devices_per_chip": link.take("tiers.devices_per_chip", optional=True) or 1,
+        }
     return Tier(
         name=kind,
         kind=kind,
-        gpus=link.take("domain_gpus", "tiers.gpus"),
-        bytes_per_s=link.take("bandwidth_gb_per_s", "tiers.bytes_per_s", GB),
-        links_per_gpu=link.take("links_per_gpu", "tiers.links_per_gpu", optional=True),
-        in_switch_reduction=link.take("in_switch_reduction", "tiers.in_switch_reduction"),
-        peer_access=link.take("peer_access", "tiers.peer_access"),
+        gpus=link.take("tiers.gpus"),
+        bytes_per_s=link.take("tiers.bytes_per_s"),
+        links_per_gpu=link.take("tiers.links_per_gpu", optional=True),
+        peer_gpus=link.take("tiers.peer_gpus", optional=True),
+        **flags,
+        **torus,
     )
+
+
+def _several(key: str, value: Any) -> tuple[Any, ...]:
+    """Return a figure with an entry for each axis of a torus."""
+    if not isinstance(value, list | tuple):
+        raise BadTypeError(key, value, "a list with a number for each axis")
+    return tuple(value)
 
 
 def network_from(content: dict[str, Any], file: str, architecture: str | None = None) -> Network:
@@ -180,23 +288,24 @@ def network_from(content: dict[str, Any], file: str, architecture: str | None = 
 
     A network of unstated rate is taken to be what shipped with that generation.
     """
-    sheet = _Sheet(file, content, content.get("sources", {}))
+    sheet = _Sheet(file, content, content.get("sources", {}), own_sources=True)
     sheet.plain("aliases", None)
-    sheet.plain("sources")
+    sheet.plain("sources", None)
     shipped = sheet.plain("nic_rate_with_gbit_per_s", {})
     rate = sheet.rest.get("nic_rate_gbit_per_s")
     if isinstance(shipped, dict) and isinstance(rate, dict) and architecture in shipped:
         sheet.rest["nic_rate_gbit_per_s"] = rate | {"value": shipped[architecture]}
     try:
+        name = sheet.plain("name")
         network = Network(
-            name=sheet.plain("name"),
-            title=sheet.plain("title"),
+            name=name,
+            title=sheet.plain("title", name),
             kind=sheet.plain("kind"),
-            nics_per_node=sheet.take("nics_per_node", "nics_per_node", optional=True),
-            nics_per_gpu=sheet.take("nics_per_gpu", "nics_per_gpu", optional=True),
-            nic_bytes_per_s=sheet.take("nic_rate_gbit_per_s", "nic_bytes_per_s", GBIT),
+            nics_per_node=sheet.take("network.nics_per_node", optional=True),
+            nics_per_gpu=sheet.take("network.nics_per_gpu", optional=True),
+            nic_bytes_per_s=sheet.take("network.nic_bytes_per_s"),
             **{
-                key: sheet.take(key, key)
+                key: sheet.take(f"network.{key}")
                 for key in ("gpu_direct", "leaf_domains", "oversubscription")
                 if key in sheet.rest
             },

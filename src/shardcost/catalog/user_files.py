@@ -42,7 +42,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 """Kinds of files by their folder in the catalog: what one is, and what takes it."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "clusters": ("device", "link"),
-    "networks": ("nic_rate_gbit_per_s",),
+    "networks": ("nic_rate_gbit_per_s", "nic_rate"),
     "models": ("block",),
     "software": ("choices", "constants"),
     "a calibrated profile": ("based_on",),

@@ -1,8 +1,8 @@
 """The command line. Each command is a module that is imported only when it runs.
 
 Exit codes: 0 done; 1 errors beyond those on record (`validate`), bytes other than counted
-(`measure`); 2 bad input, with one line on standard error that names the value and the rule;
-3 nothing feasible, with the reasons.
+(`measure`), slower than it should be (`check`); 2 bad input, with one line on standard error that
+names the value and the rule; 3 nothing feasible, with the reasons.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "software": "the frameworks and engines in the catalog, or one of them in full",
     "measure": "run real collectives or kernels, write a table of their times",
     "validate": "prediction against measurement: errors on measured tables",
+    "check": "is a measured curve or trace as it should be, and what is wrong if not",
     "inspect": "read a file (log, trace, topology, config) and say what it means",
     "calibrate": "a profile of your own cluster, from your own measurements",
     "serve": "the page: look at layouts in a browser",

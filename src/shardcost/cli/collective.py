@@ -9,7 +9,7 @@ from typing import Any, Final
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
-from shardcost.options import COLLECTIVE, EXCHANGE, FORCED, NETWORK, ON, SIZE, SWEEP
+from shardcost.options import COLLECTIVE, EXCHANGE, FORCED, NETWORK, ON, SET, SIZE, SWEEP
 from shardcost.request import collective_name, collective_of, dispatch_of, exchange_phase
 
 _EXAMPLES: Final = """\
@@ -40,7 +40,7 @@ def parser() -> options.Parser:
         help="all_reduce, all_gather, reduce_scatter, all_to_all, …; or dispatch or combine of"
         " experts' tokens",
     )
-    options.add_options(parser, [ON, NETWORK, *COLLECTIVE])
+    options.add_options(parser, [ON, NETWORK, SET, *COLLECTIVE])
     group = parser.add_argument_group("dispatch and combine")
     options.add_options(group, EXCHANGE)
     add(

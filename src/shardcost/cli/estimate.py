@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardcost.cli import options
+from shardcost.cli import options, placement
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.options import LAYOUT
 from shardcost.request import estimate_of, scaling_of, varied
@@ -50,6 +50,7 @@ def parser() -> options.Parser:
         action="store_true",
         help="what limits the layout, and the single change of it that helps most",
     )
+    add(placement.OPTION, action="store_true", help=placement.HELP)
     add("--notes", action="store_true", help="caveats about little of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
     add(
@@ -102,16 +103,18 @@ def run(given: Namespace) -> int:
 
         place = (result.model, result.cluster, result.layout)
         advised = advice(*place, result.workload, result.software)
+    placed = placement.searched(given, [result])
     if given.json:
         data = as_data(result, finder.caveats) | ({"plot": given.plot} if given.plot else {})
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
             data["advice"] = advice_as_data(advised)
-        options.print_json(data)
+        options.print_json(data | placement.as_data(placed))
     else:
         shown = {"explain": given.explain, "notes": given.notes}
         print(as_text(result, finder.caveats, advice=advised, **shown))
+        placement.say(placed)
         options.say_drawn(given.plot)
     return 0
 
@@ -152,7 +155,7 @@ def _check_files(given: Namespace) -> None:
 def _vary(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.scaling import as_data, as_text
 
-    for name in ("explain", "advise", "why"):
+    for name in ("explain", "advise", "placement", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from shardcost import values
 from shardcost.cli import deployment, options
-from shardcost.errors import ShardcostError, UsageError
+from shardcost.errors import BadValueError, ShardcostError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ _EXAMPLES: Final = """\
   shardcost inspect all_reduce.txt
   shardcost inspect rank0.json.gz rank1.json.gz --on h100_sxm
   shardcost inspect topo.txt --json
+  shardcost inspect topo.txt --write-machine mine.toml
   shardcost inspect vllm-bench.json --model llama3-8b --on h100_sxm --tp 1 --software vllm
 """
 
@@ -39,6 +40,11 @@ def parser() -> options.Parser:
     add("--on", metavar="CLUSTER", help="the machine, where a file does not say it: catalog name")
     add("--network", metavar="NET", help="catalog name: what joins the nodes")
     add("--gpus", metavar="N", help="GPUs that took part, where a log does not say")
+    add(
+        "--write-machine",
+        metavar="FILE",
+        help="write the machine of a topology file as a cluster file, .toml, which --on takes",
+    )
     deployment.add_options(parser)
     return parser
 
@@ -75,14 +81,37 @@ def run(given: Namespace) -> int:
     results += inspected(served, deployment=_deployment(given, served))
     if not results:
         raise refused[0]
+    written = _written(given, results)
     if given.json:
         documents = [as_data(each) for each in results]
         options.print_json(documents[0] if len(given.files) == 1 else {"files": documents})
     else:
         print("\n\n".join(as_text(each) for each in results))
+        if written is not None:
+            print(f"\nMachine: {written}")
     for reason in refused:
         print(f"shardcost: {reason}", file=sys.stderr)
     return 2 if refused else 0
+
+
+def _written(given: Namespace, results: Sequence[Inspected]) -> str | None:
+    """Write the machine of a topology file; return the options that take it."""
+    if given.write_machine is None:
+        return None
+    from shardcost.files import write_whole
+    from shardcost.inspect.machine_file import machine_file, with_network
+    from shardcost.inspect.topology import TopologyInspection
+
+    found = [each.findings for each in results if isinstance(each.findings, TopologyInspection)]
+    if len(found) != 1:
+        raise UsageError(f"--write-machine is for one topology file, got {len(found)}")
+    path = Path(given.write_machine)
+    if path.suffix != ".toml":
+        raise BadValueError("--write-machine", given.write_machine, "a file that ends in .toml")
+    inspection = with_network(found[0], given.network)
+    write_whole(path, machine_file(inspection, path.stem))
+    network = f" --network {inspection.network}" if inspection.network else ""
+    return f"--on {given.write_machine}{network}"
 
 
 def _deployment(given: Namespace, served: Sequence[ServingResults]) -> Deployment | None:

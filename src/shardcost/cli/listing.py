@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
 from shardcost.catalog import user_files
+from shardcost.catalog.template import file_of, template
 from shardcost.cli import options
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import UnknownNameError
+from shardcost.errors import UnknownNameError, UsageError
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.report import describe
@@ -33,16 +34,29 @@ class Listing(NamedTuple):
     as_text: Callable[[Any], str]
     list_data: Callable[[], dict[str, Any]]
     list_text: Callable[[], str]
+    template: Callable[[str | None], str] | None = None
+    """A file to begin with, of one or of none."""
 
     def parser(self) -> options.Parser:
         """Return the parser of this command."""
         examples = (f"  shardcost {self.name} {words}".rstrip() + "\n" for words in self.examples)
         parser = options.Parser(self.name, self.description, "".join(examples))
         parser.add_argument("name", nargs="?", help=self.named)
+        if self.template is not None:
+            parser.add_argument(
+                "--template",
+                action="store_true",
+                help="print a commented hardware file; with a name, that machine's file",
+            )
         return parser
 
     def run(self, given: Namespace) -> int:
-        """Print one noun, or the list."""
+        """Print one noun, or the list, or a file to begin with."""
+        if self.template is not None and given.template:
+            if given.json:
+                raise UsageError("--template and --json exclude each other: a file is TOML")
+            print(self.template(given.name), end="")
+            return 0
         if given.name is None:
             return options.print_report(given, self.list_data, self.list_text)
         noun = self.noun(given.name)
@@ -174,9 +188,11 @@ clusters: Final = Listing(
     "clusters",
     "The clusters and networks in the catalog, or one of them with the source of each figure.",
     "a cluster or network, by name or file.toml: show sources",
-    ("", "h100_sxm", "ib_8x400g --json"),
+    ("", "h100_sxm", "ib_8x400g --json", "--template", "h100_sxm --template"),
     _cluster_or_network,
-    describe.as_data,
+    lambda noun: (
+        describe.cluster_as_data(noun) if isinstance(noun, Cluster) else describe.as_data(noun)
+    ),
     lambda noun: (
         describe.cluster_as_text(noun)
         if isinstance(noun, Cluster)
@@ -187,4 +203,5 @@ clusters: Final = Listing(
         "networks": describe.as_data(_networks()),
     },
     _cluster_tables,
+    lambda name: template() if name is None else file_of(options.cluster(name)),
 )

@@ -174,6 +174,8 @@ def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -
         text = text.replace("%", "%%")
         if option.kind == "flag":
             parser.add_argument(option.flag, action="store_true", default=None, help=text)
+        elif option.kind == "figures":
+            parser.add_argument(option.flag, metavar=option.metavar, action="append", help=text)
         else:
             parser.add_argument(option.flag, metavar=option.metavar, help=text)
 

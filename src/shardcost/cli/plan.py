@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
-from shardcost.cli import options
+from shardcost.cli import options, placement
 from shardcost.errors import UnknownNameError
 from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
 from shardcost.request import load_question_of, refuse_load, search_arguments, value_of
@@ -58,6 +58,7 @@ def parser() -> options.Parser:
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
+    shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
@@ -90,6 +91,7 @@ def run(given: Namespace) -> int:
     refuse_load(vars(given))
     result, caveats = _searched(given, top)
     plan = Plan.of(result, top=top, price=result.price, caveats=caveats)
+    placed = placement.searched(given, (each.estimate for each in plan.best))
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
@@ -99,9 +101,10 @@ def run(given: Namespace) -> int:
         explained = {}
         if given.explain and plan.best:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()
-        options.print_json(as_data(plan) | explained)
+        options.print_json(as_data(plan) | explained | placement.as_data(placed))
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain, notes=given.notes))
+        placement.say(placed)
         options.say_drawn(given.plot)
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""

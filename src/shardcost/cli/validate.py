@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from shardcost.machine import CATALOG, by_profile
 from shardcost.machine.libraries import profile_in
 from shardcost.report.validate import as_data, as_text, prediction_lines
 from shardcost.validate.shipped import not_in, shipped, tables_in
-from shardcost.validate.validation import validate
+from shardcost.validate.validation import Validation, validate
 
 _EXAMPLES: Final = """\
   shardcost validate --shipped
@@ -88,10 +89,23 @@ def run(given: Namespace) -> int:
         validate(table, by, ignore_versions=given.ignore_versions, fitted=fitted)
         for table in tables
     ]
+    if fitted.libraries.has_tables:
+        formulas = fitted._replace(libraries=fitted.libraries.without_tables())
+        results = [
+            _beside_formula(
+                each, validate(each.table, ignore_versions=given.ignore_versions, fitted=formulas)
+            )
+            for each in results
+        ]
     if target is not None:
         head, *lines = prediction_lines(results[0])
         write_table(Path(target), head, lines)
     return options.print_report(given, lambda: as_data(results), lambda: as_text(results))
+
+
+def _beside_formula(result: Validation, alone: Validation) -> Validation:
+    """Return a validation that states the errors of the formula alone as well."""
+    return replace(result, extra={**result.extra, "formula_alone": asdict(alone.overall)})
 
 
 def _tables_in(name: str | None) -> list[Table]:

@@ -19,8 +19,10 @@ ALGORITHMS: Final = {
     "p2p": "each GPU sends to each other one directly",
     "send": "each GPU sends to the next",
     "chain": "from GPU to GPU along a chain, in chunks",
+    "torus": "rings along all axes of the torus that the group covers, at once",
     "one_shot": "each GPU reads all other buffers and adds them up itself",
     "two_shot": "each GPU adds up one share, then gathers the others'",
+    "recursive": "pairs exchange halves, quarters and so on",
     "multicast": "each GPU has the switch add up one share and multicast it",
 }
 """Every algorithm by name, with what it does."""
@@ -28,6 +30,7 @@ PROTOCOLS: Final = {
     "LL": "a flag in every 8 bytes: low latency, half of the rate",
     "LL128": "a flag in every 128 bytes: low latency, most of the rate",
     "Simple": "whole chunks behind a fence: high latency, full rate",
+    "rings": "both directions of each axis at once, by engines beside the matrix units",
     "direct": "a kernel of the engine, reading and writing peers' memory",
 }
 """Every protocol by name, with what it does."""

@@ -45,7 +45,6 @@ from shardcost.machine.dispatch import (
     kernels,
     libraries,
 )
-from shardcost.machine.libraries import default_library
 from shardcost.receipt import identifiers
 from shardcost.traced import step
 from shardcost.units import format_time
@@ -581,7 +580,7 @@ def _all_to_all(
     shares = (each * row / sent.row_bytes for each in sent[3:])
     sent = Traffic(row, sent.copies, sent.domains, *shares)
     size = tokens * topk * row
-    own = default_library(machine.cluster)
+    own = machine.default_library
     exchange = collective_time(
         "all_to_all", size, machine, group.ranks, group.nodes, stride=stride, library=own
     )
@@ -614,7 +613,7 @@ def alternatives(result: DispatchTime) -> list[DispatchTime]:
         and not (each.one_domain and group.domains > 1)
     ]
     if result.exchange is None:
-        own = default_library(machine.cluster)
+        own = machine.default_library
         if own in ALL_TO_ALL:
             others.append(
                 dispatch_time(result.phase, machine, group.ranks, *size, library=own, **question)

@@ -27,7 +27,7 @@ from shardcost.machine.constants import (
     FrameworkLibrary,
     RingLibrary,
 )
-from shardcost.machine.libraries import default_library, engine_rules
+from shardcost.machine.libraries import engine_rules
 from shardcost.traced import step
 
 _ALL_TO_ALL: Final = frozenset({"nvswitch", "full_mesh"})
@@ -168,7 +168,7 @@ def multimem_all_reduce_s(machine: Machine, ranks: Any, size_bytes: Any) -> Any:
 
 def multimem_calibrations(machine: Machine) -> tuple[Calibration, Calibration]:
     """Return the constants behind multimem all-reduces: an engine's start, NCCL's stream."""
-    return machine.library("vllm"), machine.library(default_library(machine.cluster))
+    return machine.library("vllm"), machine.library(machine.default_library)
 
 
 def multimem_s(engine: Any, nccl: Any, size_bytes: Any, group: Group) -> Any:

@@ -17,6 +17,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
 from shardcost.errors import BadValueError
+from shardcost.torus import Spanned
 
 NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})
 
@@ -43,6 +44,8 @@ class Group:
     port_bytes_per_s: Quantity
     """Nominal rate at which one device sends into the network, its share of the ports; 0 without
     a network."""
+    stride: Any = 1
+    """Devices from one rank to the next."""
 
     @classmethod
     def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:
@@ -85,12 +88,30 @@ class Group:
             nodes=hosts,
             domains=domains,
             link_bytes_per_s=smallest(
-                tier.ring_bytes_per_s(largest(2, -(-ranks // domains))),
-                tier.ring_bytes_per_s(largest(2, ranks // domains)),
+                tier.ring_bytes_per_s(largest(2, -(-ranks // domains)), stride),
+                tier.ring_bytes_per_s(largest(2, ranks // domains), stride),
             ),
-            pair_bytes_per_s=tier.ring_bytes_per_s(2),
+            pair_bytes_per_s=_pair_bytes_per_s(tier, stride),
             port_bytes_per_s=port,
+            stride=stride,
         )
+
+    @cached_property
+    def torus(self) -> Spanned:
+        """What the group covers of the torus of a domain."""
+        return self.tier.spanned(self.ranks_per_domain, self.stride)
+
+    @cached_property
+    def exchange_bytes_per_s(self) -> Quantity:
+        """Nominal rate at which one device sends its own data to every other of its domain.
+
+        On a torus messages cross several links, and the middle of the longest axis decides.
+        """
+        if self.tier.kind != "torus":
+            return self.link_bytes_per_s
+        near = largest(self.ranks_per_domain, 2)
+        rate: Quantity = self.tier.link_bytes_per_s * (near - 1) / near / self.torus.exchange
+        return rate
 
     @cached_property
     def ranks_per_domain(self) -> Count:
@@ -116,6 +137,8 @@ class Group:
         Libraries lead their traffic out of a domain at a few devices (`most_heads`); a rack with
         more ports than those has does not send faster for it.
         """
+        if self.tier.kind == "torus":  # every host of a slice sends for its own devices
+            return self.port_bytes_per_s * self.fewest_per_domain
         leaving: Quantity = largest(
             self.ranks // self.nodes, smallest(self.fewest_per_domain, most_heads())
         )
@@ -136,6 +159,12 @@ class Group:
     def has_nvlink(self) -> bool:
         """Whether devices of a domain reach each other over links of their own, not PCIe."""
         return self.tier.kind in NVLINK_KINDS
+
+
+def _pair_bytes_per_s(tier: Tier, stride: Any) -> Any:
+    """Return the rate from one rank to the next: on a torus that may be on another chip."""
+    rate = tier.ring_bytes_per_s(2, stride)
+    return smallest(rate, tier.link_bytes_per_s) if tier.kind == "torus" else rate
 
 
 def sits_unevenly(cluster: Cluster, ranks: Any, stride: Any = 1) -> Any:
@@ -200,6 +229,8 @@ def nominal_rate(collective: str, group: Group) -> Any:
     """
     alone = collective == "send_recv"
     inside = group.pair_bytes_per_s if alone else group.link_bytes_per_s
+    if collective == "all_to_all":
+        inside = group.exchange_bytes_per_s
     own_port = alone or collective == "all_to_all"
     outside = group.port_bytes_per_s if own_port else group.domain_port_bytes_per_s
     return choose(group.domains > 1, smallest(inside, outside), inside)
@@ -218,7 +249,7 @@ def wire_bound_s(collective: str, size_bytes: Any, group: Group, *, in_switch: b
     if collective == "all_to_all":
         sent_near = (near - 1) / group.ranks
         sent_far = (group.ranks - group.fewest_per_domain) / group.ranks
-        outside = group.port_bytes_per_s
+        inside, outside = group.exchange_bytes_per_s, group.port_bytes_per_s
     elif collective in {"all_reduce", "all_gather", "reduce_scatter"}:
         sent_near, sent_far = bus_factor(collective, near), bus_factor(collective, domains)
         if in_switch:

@@ -12,6 +12,7 @@ from math import exp, inf, log1p
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import choose, first_not_less, largest, smallest
+from shardcost.arrays import exp as as_exp
 from shardcost.catalog import cluster_named
 from shardcost.catalog.errors import (
     CONFIDENCE_PCT,
@@ -22,9 +23,10 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.checks import anywhere, is_array
-from shardcost.collectives.library_time import CollectiveTime
-from shardcost.machine.constants import Calibration, NetworkConstants
-from shardcost.machine.libraries import ENGINES, FRAMEWORKS, name_and_version
+from shardcost.collectives.library_time import CollectiveTime, tables_for
+from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
+from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
+from shardcost.machine.provenance import widening
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
@@ -36,6 +38,7 @@ BANDS: Final = {"up to 64 KiB": 2.0**16, "up to 16 MiB": 2.0**24, "above 16 MiB"
 FEW_ROWS: Final = 40
 """A fit to fewer says little of what else a library does."""
 _ALIKE: Final = {"reduce_scatter": "gather or scatter", "all_gather": "gather or scatter"}
+CHANGED: Final = "wider for figures that are not the catalog's"
 _OWN_ROWS: Final = "held-out measurements of your own profile"
 
 
@@ -62,8 +65,13 @@ def interval_of(result: CollectiveTime) -> Interval:
 
     Within the rows of a user's own profile it is the profile's; else that of rows like it.
     """
-    facts, size, counted = facts_of(result), result.size_bytes, _counted(result)
-    known = [residuals_like(KIND, **counted, **facts, band=band) for band in BANDS]
+    size = result.size_bytes
+    if any(isinstance(each.constants, GenericLibrary) for each in result.calibrations):
+        facts = generic_facts_of(result)
+        known = [residuals_like(GENERIC, **facts | {"band": band}) for band in BANDS]
+    else:
+        facts, counted = facts_of(result), _counted(result)
+        known = [residuals_like(KIND, **counted, **facts, band=band) for band in BANDS]
     which = band_of(size)
     fit = result.calibrations[0].fit if result.calibrations else None
     if fit is not None and fit.low_pct is not None and fit.high_pct is not None:
@@ -80,11 +88,45 @@ def interval_of(result: CollectiveTime) -> Interval:
         used = [known[i] for i in np.unique(which)]
     else:
         low, high, used = exp(known[which].low), exp(known[which].high), [known[which]]
+    low, high = _near_points(result, low, high)
     like = "; ".join(dict.fromkeys(each.like for each in used))
     rows = min(each.rows for each in used)
     distance = next((each.distance for each in used if each.distance), "")
+    more = widening(result.group.cluster)
+    if more:
+        low, high = low * exp(-more), high * exp(more)
+        distance = "; ".join(filter(None, (distance, CHANGED)))
     low_s = largest(result.time_s * low, smallest(result.bound_s, result.time_s))
     return Interval(low_s, result.time_s * high, like, rows, distance)
+
+
+def generic_facts_of(result: CollectiveTime) -> dict[str, str]:
+    """Return what decides which rows a result of the generic library is like."""
+    facts = facts_of(result)
+    size = result.size_bytes
+    least = size.min() if is_array(size) else size
+    across = "one domain" if facts["span"] == "one domain" else "across nodes"
+    band = list(BANDS)[int(band_of(least))]
+    return {
+        "span": across,
+        "links": facts["links"],
+        "collective": facts["collective"],
+        "band": band,
+    }
+
+
+def _near_points(result: CollectiveTime, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the ends of an interval, near points of a profile's table by its points left out."""
+    group = result.group
+    tables = [] if result.forced or not result.calibrations else tables_for(result)
+    for table, holds in tables:
+        if table.within_pct is not None:
+            near = table.nearness(result.size_bytes, group.ranks, group.nodes)
+            near = choose(holds, near, 0.0)
+            within = log1p(table.within_pct / 100)
+            low = low ** (1 - near) * as_exp(-within * near)
+            high = high ** (1 - near) * as_exp(within * near)
+    return low, high
 
 
 def _counted(result: CollectiveTime) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from shardcost.arrays import choose, largest, looked_up, named
+from shardcost.arrays import choose, largest, looked_up, named, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
@@ -34,8 +36,9 @@ from shardcost.collectives.engine_kernels import (
     launched,
     without_switch,
 )
+from shardcost.collectives.generic import library_paths
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.paths import Parts, ring_library_paths, total
+from shardcost.collectives.paths import Parts, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
@@ -46,17 +49,20 @@ from shardcost.machine.constants import (
     Calibration,
     EngineLibrary,
     FrameworkLibrary,
+    GenericLibrary,
     NetworkConstants,
     RingLibrary,
+    TorusLibrary,
     stated,
 )
 from shardcost.machine.libraries import (
     ENGINES,
+    GENERIC,
     TUNER,
-    default_library,
     generation,
     name_and_version,
 )
+from shardcost.machine.residual import CollectiveTable
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
@@ -70,6 +76,16 @@ MOST_BYTES: Final = 2.0**62
 
 _SENT: Final = ("all_to_all", "send_recv")
 IN_SWITCH: Final = ("nvls", "nvls_tree", "multicast")
+
+
+class _Usual(NamedTuple):
+    """The ranks of a collective on the machine of the catalog whose rates were changed."""
+
+    group: Group
+    better: bool
+    """No rate was lowered …"""
+    worse: bool
+    """… or none was raised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,29 +107,26 @@ class CollectiveTime:
     machine: Machine
     forced: Forced = NOTHING_FORCED
     """What the library was made to run, rather than its own choice."""
+    factor: Any = 1.0
+    """The time over that of the formula, where a profile has measured the machine itself."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the prediction goes beyond what was measured."""
         if self.library == TUNER:
             return ("NCCL's own model, built to rank paths: no constant is fitted to measurements",)
-        said, group = [], self.group
+        group = self.group
+        said = [words for used in self.calibrations if (words := _origin(used))]
         for used in self.calibrations:
-            if used.inherited_from == (used.system,):
-                words = "was measured on another datasheet; constants are scaled by it"
-                said.append(f"{used.title} {words}")
-            elif used.inherited_from:
-                donors = ", ".join(used.inherited_from)
-                words = f"no measurements for {used.title}; constants inherited from {donors}"
-                said.append(words)
-        for used in self.calibrations:
+            if isinstance(used.constants, GenericLibrary):
+                continue
             network = isinstance(used.constants, NetworkConstants)
             ranks = group.ranks if network else group.ranks_per_domain
             where = "" if network or not anywhere(group.domains > 1) else " per domain"
             request = (self.collective, self.size_bytes, ranks, used.title, where)
             said += [f"{words}; extrapolated" for words in used.fit.outside(*request)]
         own, cluster = self.calibrations[0], self.machine.cluster
-        if own.system != cluster.name:
+        if own.system not in {cluster.name, GENERIC}:
             said.append(f"constants of {own.system} are used for {cluster.name}")
         engine, version = name_and_version(self.library)
         if engine in ENGINES and own.since != generation(engine, version):
@@ -224,9 +237,15 @@ class CollectiveTime:
             outside: The same for the network.
         """
         group = replace(self.group, port_bytes_per_s=self.group.port_bytes_per_s * outside)
+        torus = self.calibrations[0].constants
+        if isinstance(torus, TorusLibrary):
+            faster = replace(torus, rate_share=torus.rate_share * inside)
+            beyond = _network_constants(self.calibrations)
+            on_torus = torus_paths(faster, beyond, self.collective, self.size_bytes, group)
+            return weighted(on_torus, self.weights)
         ring, network = _ring_constants(self.calibrations)
         scaled = _on_links(ring, inside)
-        paths = dict(ring_library_paths(scaled, network, self.collective, self.size_bytes, group))
+        paths = dict(library_paths(scaled, network, self.collective, self.size_bytes, group))
         engine = self.calibrations[0].constants
         if isinstance(engine, FrameworkLibrary):
             paths = {
@@ -235,7 +254,7 @@ class CollectiveTime:
             }
         if isinstance(engine, EngineLibrary) and self.collective == "all_reduce":
             paths |= kernel_paths(_on_links(engine, inside), self.size_bytes, group)
-        return weighted(paths, self.weights)
+        return weighted(paths, self.weights) * self.factor
 
     @property
     def estimates(self) -> Mapping[PathName, Any]:
@@ -263,6 +282,20 @@ class CollectiveTime:
         """Return the parts of the path that runs, in seconds. For one cell only."""
         running = self.paths[self.algorithm, self.protocol]
         return {name: float(value) for name, value in running.items()}
+
+
+def _origin(used: Calibration) -> str:
+    """Return where constants come from, if not from measurements of the very system."""
+    if isinstance(used.constants, GenericLibrary):
+        return "generic library: textbook algorithms with assumed constants"
+    if used.fit.rows == 0:
+        return f"constants of {used.title} are assumed: nothing was measured"
+    if used.inherited_from == (used.system,):
+        return f"{used.title} was measured on another datasheet; constants are scaled by it"
+    if used.inherited_from:
+        donors = ", ".join(used.inherited_from)
+        return f"no measurements for {used.title}; constants inherited from {donors}"
+    return ""
 
 
 def collective_time(
@@ -297,8 +330,9 @@ def collective_time(
             work at the same time.
         network: What joins the nodes, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
-            may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it, or
-            ``nccl-tuner``: NCCL's own estimate.
+            may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it,
+            ``nccl-tuner``: NCCL's own estimate, or ``generic``: textbook algorithms with assumed
+            constants.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
         algorithm: One of `ALGORITHMS` that must run, as NCCL_ALGO says it to NCCL; the library
@@ -323,7 +357,11 @@ def collective_time(
         return _by_tuner(collective, size, group, machine, forced)
     own = machine.library(engine, version)
     used = _used(own, machine, group)
-    paths, weights = _paths_and_weights(collective, size, group, used, version, forced)
+    before = machine.unchanged
+    usual = None
+    if before is not None:
+        usual = _Usual(Group.on(before.cluster, gpus, nodes, stride), before.better, before.worse)
+    paths, weights = _paths_and_weights(collective, size, group, used, version, forced, usual)
     if mode == "eager":
         constants = own.constants
         if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
@@ -331,9 +369,38 @@ def collective_time(
             raise BadValueError("mode", "eager", rule)
         paths = {path: eager(constants, parts, size) for path, parts in paths.items()}
     time = choose(group.ranks == 1, 0.0 * size, weighted(paths, weights))  # one rank sends nothing
-    return CollectiveTime(
+    result = CollectiveTime(
         collective, size, group, library, mode, time, paths, weights, used, machine, forced
     )
+    return _with_tables(result) if any(each.residuals for each in used) and not forced else result
+
+
+def tables_for(result: CollectiveTime) -> list[tuple[CollectiveTable, Any]]:
+    """Return the tables of residuals that hold for a collective, each with where it does.
+
+    Across domains that is the network's table, inside one the library's: each was fitted to what
+    is left by constants of its own.
+    """
+    across, inside, tables = result.group.domains > 1, result.group.domains == 1, []
+    engine = name_and_version(result.library)[0]
+    for used in dict.fromkeys((result.calibrations[0], result.calibrations[-1])):
+        table = used.table(result.collective, engine, result.mode)
+        if table is not None:
+            network = isinstance(used.constants, NetworkConstants)
+            tables.append((table, across if network else inside))
+    return tables
+
+
+def _with_tables(result: CollectiveTime) -> CollectiveTime:
+    """Return a result with the residuals measured on its machine, never faster than its links."""
+    group, time = result.group, result.time_s
+    for table, holds in tables_for(result):
+        factor = choose(holds, table.factor(result.size_bytes, group.ranks, group.nodes), 1.0)
+        time = time * factor
+    time = largest(time, smallest(result.bound_s, result.time_s))
+    moving = result.time_s > 0
+    factor = choose(moving, time / choose(moving, result.time_s, 1.0), 1.0)
+    return replace(result, time_s=time, factor=factor)
 
 
 def joined_by(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
@@ -376,16 +443,25 @@ def _check_shapes(size: Any, group: Group) -> None:
 def _used(own: Calibration, machine: Machine, group: Group) -> tuple[Calibration, ...]:
     """Return the calibrations that a prediction rests on: the library's, NCCL's, the network's."""
     used = [own]
-    if not isinstance(own.constants, RingLibrary):
-        used.append(machine.library(default_library(machine.cluster)))
+    if not isinstance(own.constants, RingLibrary | TorusLibrary | GenericLibrary):
+        used.append(machine.library(machine.default_library))
     if machine.cluster.network is not None and anywhere(group.domains > 1):
         used.append(machine.network)
     return tuple(used)
 
 
-def _ring_constants(used: tuple[Calibration, ...]) -> tuple[RingLibrary, NetworkConstants]:
+def _network_constants(used: tuple[Calibration, ...]) -> NetworkConstants:
+    known = (each.constants for each in used if isinstance(each.constants, NetworkConstants))
+    return next(known, NO_NETWORK)
+
+
+def _ring_constants(
+    used: tuple[Calibration, ...],
+) -> tuple[RingLibrary | GenericLibrary, NetworkConstants]:
     """Return the constants of the library that rings run by, and those of the network."""
     by_kind: dict[type, Any] = {type(each.constants): each.constants for each in used}
+    if GenericLibrary in by_kind:
+        return by_kind[GenericLibrary], by_kind.get(NetworkConstants, NO_NETWORK)
     ring, engine = by_kind[RingLibrary], by_kind.get(EngineLibrary)
     if engine is not None:
         ring = fallback_constants(engine, ring)
@@ -399,11 +475,17 @@ def _paths_and_weights(
     used: tuple[Calibration, ...],
     version: str | None,
     forced: Forced,
+    usual: _Usual | None,
 ) -> tuple[dict[PathName, Parts], Weights]:
     own = used[0]
+    if isinstance(own.constants, TorusLibrary):
+        beyond = _network_constants(used)
+        on_torus = dict(torus_paths(own.constants, beyond, collective, size, group))
+        return on_torus, fastest_weights(on_torus, group)
     constants, network = _ring_constants(used)
-    chooser = next(each.chooser for each in used if isinstance(each.constants, RingLibrary))
-    paths = dict(ring_library_paths(constants, network, collective, size, group))
+    ring = (each for each in used if isinstance(each.constants, RingLibrary | GenericLibrary))
+    chooser = next(ring).chooser
+    paths = dict(library_paths(constants, network, collective, size, group))
     framework = own.constants if isinstance(own.constants, FrameworkLibrary) else None
     if framework is not None:
         paths = without_switch(own.library, paths)
@@ -411,6 +493,9 @@ def _paths_and_weights(
     if chooser == TUNER and collective in TUNED:
         estimates = tuner_times(collective, size, group)
         weights = tuner_weights(estimates, paths)
+        if usual is not None:
+            before = tuner_weights(tuner_times(collective, size, usual.group), paths)
+            weights = _steady(paths, before, weights, usual)
     elif chooser == TUNER and collective in _SENT:
         weights = send_weights(paths, collective, size, group)
     else:
@@ -426,6 +511,30 @@ def _paths_and_weights(
             for path, parts in paths.items()
         }
     return paths, weights
+
+
+def _steady(
+    paths: Mapping[PathName, Parts], before: Weights, after: Weights, usual: _Usual
+) -> Weights:
+    """Return weights by which a machine is not slower for a higher rate, nor faster for a lower.
+
+    NCCL chooses by its own model, which may be wrong: at a higher rate it may turn to a path that
+    is slower than the one before. Where rates of a machine of the catalog were raised, the faster
+    of both choices counts, where they were lowered the slower one, and the choice before where some
+    were raised and others lowered.
+
+    Args:
+        paths: What every path takes, at the new rates.
+        before: The choice at the catalog's rates …
+        after: … and at the new ones.
+        usual: The same ranks on the machine of the catalog.
+    """
+    if not (usual.better or usual.worse):
+        return before
+    old_s, new_s = weighted(paths, before), weighted(paths, after)
+    kept = old_s <= new_s if usual.better else old_s >= new_s
+    old, new = (reduce(add, each.values()) for each in (before, after))
+    return {path: choose(kept, before[path] / old, after[path] / new) for path in after}
 
 
 def _in_words(library: str, collective: str, group: Group) -> str:
@@ -453,6 +562,10 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     if collective == "all_to_all":
         far = whole * (group.ranks - per_domain) / largest(group.ranks - 1, 1)
     near = whole - far
+    if algorithm == "torus":  # what arrives at a chip serves all of its ranks
+        near = near / group.torus.on_chip
+        if collective == "all_to_all":  # over several links each
+            near = near * group.tier.bytes_per_s / group.exchange_bytes_per_s
     if algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
     if algorithm in IN_SWITCH:

@@ -28,7 +28,7 @@ from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
 from shardcost.machine.constants import NetworkConstants as Network
-from shardcost.machine.constants import RingLibrary
+from shardcost.machine.constants import RingLibrary, TorusLibrary
 from shardcost.traced import step
 
 Parts: TypeAlias = Mapping[str, Any]
@@ -37,6 +37,8 @@ Parts: TypeAlias = Mapping[str, Any]
 
 _NO_TIME: Final = 1e-9
 _ROUNDING: Final = 1e-9
+_PAIR: Final = 2
+"""Devices on PCIe that are peers where nobody says how many are."""
 
 
 class _Protocol(NamedTuple):
@@ -68,7 +70,7 @@ def _protocol(
         across = _ll_across(network, group)
         crossing_s = network.ll_latency_s + network.ll_channels_s * spread
         return _Protocol(constants.ll_base_s, constants.ll_hop_s, rate, across, crossing_s)
-    across = _reached(network, group) * _ports(group)
+    across = reached(network, group) * ports(group)
     if name == "LL128":
         rate, crossing_s = linked(constants.ll128_bytes_per_s, group), network.ll128_latency_s
         return _Protocol(constants.ll128_base_s, constants.ll128_hop_s, rate, across, crossing_s)
@@ -90,7 +92,7 @@ def ring(
     by = _protocol(protocol, constants, network, group, spread)
     hops_s = _along_ring(collective, group, by)
     if protocol != "LL" and anywhere(group.domains > 1):
-        hops_s = largest(hops_s, _turning(collective, network, group))
+        hops_s = largest(hops_s, turning(collective, network, group))
     latency = {"start": by.base_s, "hops": hops_s}
     copy_rate: Any = constants.simple_copy_bytes_per_s
     if protocol == "LL":
@@ -214,7 +216,7 @@ def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: 
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
     of the tree more slowly, as in `nvls`.
     """
-    crossing = size_bytes * _tree_share(group) / (_reached(network, group) * _ports(group))
+    crossing = size_bytes * _tree_share(group) / (reached(network, group) * ports(group))
     wire_s = largest(_nvls_wire(constants, size_bytes), crossing)
     levels = ceil(log2(group.domains))
     level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
@@ -238,7 +240,7 @@ def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gro
     return {
         "start": constants.p2p_ll_base_s,
         "hops": hops,
-        "wire": _beside_hops(block, _at_once(inside, beyond, share, group), hops, group),
+        "wire": _beside_hops(block, at_once(inside, beyond, share, group), hops, group),
     }
 
 
@@ -248,11 +250,11 @@ def p2p_simple(constants: RingLibrary, network: Network, size_bytes: Any, group:
     block = size_bytes / group.ranks
     peers = group.ranks_per_domain - 1
     beyond = group.ranks - group.fewest_per_domain
-    share = _reached(network, group) * _port(group)
+    share = reached(network, group) * port(group)
     crosses = _crosses(group)
     hops = _to_peers(constants, group) + crosses * network.latency_s
     stream = {"local copy": block / constants.simple_copy_bytes_per_s}
-    per_byte = _at_once(peers / inside, beyond, share, group)
+    per_byte = at_once(peers / inside, beyond, share, group)
     if constants.p2p_channel_bytes_per_s is not None:
         # A rank's own block is one more peer's on the same channels.
         channel = _peers_per_channel(block, group) / constants.p2p_channel_bytes_per_s
@@ -279,7 +281,7 @@ def send_simple(constants: RingLibrary, network: Network, size_bytes: Any, group
     share = group.pair_bytes_per_s / group.tier.bytes_per_s
     rate = _crowded(constants.p2p_bytes_per_s, group, constants.crowd, constants.socket)
     rate = smallest(rate, constants.p2p_bytes_per_s * share)
-    across = _reached(network, group) * _port(group)
+    across = reached(network, group) * port(group)
     crosses = _crosses(group)
     hops = constants.p2p_hop_s + crosses * network.latency_s
     stream = {"wire": size_bytes / choose(group.domains > 1, smallest(rate, across), rate)}
@@ -423,11 +425,49 @@ def _gathers_in_switch(constants: RingLibrary, group: Group) -> bool:
     return possible and group.tier.gpus > most_heads() and anywhere(gathers_in_switch(group))
 
 
+TORUS: Final[PathName] = ("torus", "rings")
+
+
+def torus_paths(
+    constants: TorusLibrary, network: Network, collective: str, size_bytes: Any, group: Group
+) -> Mapping[PathName, Parts]:
+    """Return the parts of a collective on a torus: rings along all axes that the group covers.
+
+    Across slices each rank exchanges its share of the buffer with those of the same place through
+    the ports of its own host: a reduce-scatter inside, an all-reduce across, an all-gather inside
+    (the hierarchical collectives of Multislice; Jouppi et al. 2023, arXiv:2304.01433).
+    """
+    near, domains, egress = group.ranks_per_domain, group.domains, port(group)
+    twice = 2.0 if collective == "all_reduce" else 1.0
+    rate = constants.rate_share * group.link_bytes_per_s
+    sent: Any = twice * (near - 1) / near
+    far: Any = twice * (domains - 1) / domains / near
+    hops = group.torus.hops
+    if collective == "all_to_all":
+        rate = constants.rate_share * group.exchange_bytes_per_s
+        sent, far = (near - 1) / group.ranks, (group.ranks - near) / group.ranks
+    elif collective == "send_recv":
+        rate = constants.rate_share * group.pair_bytes_per_s
+        sent, far, hops = choose(domains > 1, 0.0, 1.0), choose(domains > 1, 1.0, 0.0), 1
+    elif collective in {"broadcast", "reduce"}:
+        sent, far = choose(near > 1, 1.0, 0.0), choose(domains > 1, 1.0, 0.0) / near
+    crossing = choose(domains > 1, twice, 0.0)
+    across = size_bytes * far / (reached(network, group) * egress) + crossing * network.latency_s
+    return {
+        TORUS: {
+            "start": constants.start_s,
+            "hops": twice * hops * constants.hop_s,
+            "wire": size_bytes * sent / rate,
+            "between slices": choose(domains > 1, across, 0.0),
+        }
+    }
+
+
 def exists(path: PathName, group: Group) -> Any:
     """Return where a path can run: trees only across domains, one switch only inside one."""
     if path[0] in {"tree", "nvls_tree"}:
         return group.domains > 1
-    return group.domains == 1 if path[0] == "nvls" else True
+    return group.domains == 1 if path[0] in {"nvls", "one_shot"} else True
 
 
 def total(parts: Parts) -> Any:
@@ -472,7 +512,7 @@ def _spread(constants: RingLibrary, size_bytes: Any, group: Group) -> Any:
     return size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)
 
 
-def _turning(collective: str, network: Network, group: Group) -> Any:
+def turning(collective: str, network: Network, group: Group) -> Any:
     """Return the time that the steps of a ring take at the crossing of a domain, 0 inside one.
 
     The chunks of all ranks pass it one after the other.
@@ -481,7 +521,7 @@ def _turning(collective: str, network: Network, group: Group) -> Any:
     return choose(shared, steps(collective, group.ranks) * network.turnaround_s, 0.0)
 
 
-def _reached(network: Network, group: Group) -> Any:
+def reached(network: Network, group: Group) -> Any:
     """Return the share of the ports' rate that is reached, less beyond the leaf switches."""
     return network.efficiency * choose(group.beyond_leaf, network.spine, 1.0)
 
@@ -512,12 +552,17 @@ def linked(rate: Any, group: Group) -> Any:
 
 
 def _crowded(rate: Any, group: Group, crowd: Any, socket: Any) -> Any:
-    """Return a rate as it is left when a PCIe group is more than a pair, or on both sockets."""
+    """Return a rate as it is left when a PCIe group is more than peers, or on both sockets."""
     if crowd is None:
         return linked(rate, group)
     ranks = group.ranks_per_domain
     across = choose(ranks > group.tier.gpus / 2, socket, 1.0)
-    return rate * choose(ranks > 2, crowd * across, 1.0)
+    staged = rate * choose(ranks > _PAIR, crowd * across, 1.0)
+    peers = group.tier.peer_gpus
+    if peers is None:
+        return staged
+    direct = rate * choose(ranks > _PAIR, tables()["peers"]["share"], 1.0)
+    return choose(ranks > peers, staged, direct)
 
 
 def _slowest(by: _Protocol, group: Group) -> Any:
@@ -527,15 +572,15 @@ def _slowest(by: _Protocol, group: Group) -> Any:
 
 def _ll_across(network: Network, group: Group) -> Any:
     """Return the rate at which a domain sends to others under LL."""
-    return smallest(network.network_ll_bytes_per_s, _ports(group))
+    return smallest(network.network_ll_bytes_per_s, ports(group))
 
 
-def _ports(group: Group) -> Any:
+def ports(group: Group) -> Any:
     """Return the network rate of one domain; any positive number where nothing crosses."""
     return choose(group.domains > 1, group.domain_port_bytes_per_s, 1.0)
 
 
-def _port(group: Group) -> Any:
+def port(group: Group) -> Any:
     """Return the network rate of one device; any positive number where nothing crosses."""
     return choose(group.domains > 1, group.port_bytes_per_s, 1.0)
 
@@ -550,7 +595,7 @@ def _tree_share(group: Group) -> Any:
     return smallest(2.0, group.domains / 2)
 
 
-def _at_once(inside: Any, beyond: Any, share: Any, group: Group) -> Any:
+def at_once(inside: Any, beyond: Any, share: Any, group: Group) -> Any:
     """Return the longer of two streams, to peers of the own domain and to those beyond it."""
     return choose(group.domains > 1, largest(inside, beyond / share), inside)
 

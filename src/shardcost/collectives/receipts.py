@@ -19,9 +19,10 @@ from shardcost.collectives.engine_kernels import (
     multimem_calibrations,
     multimem_s,
 )
+from shardcost.collectives.generic import generic_paths
 from shardcost.collectives.group import Group, wire_bound_s
 from shardcost.collectives.library_time import IN_SWITCH, CollectiveTime
-from shardcost.collectives.paths import Parts, ring_library_paths, total
+from shardcost.collectives.paths import Parts, ring_library_paths, torus_paths, total
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.machine import Machine
 from shardcost.machine.constants import (
@@ -29,8 +30,10 @@ from shardcost.machine.constants import (
     Calibration,
     EngineLibrary,
     FrameworkLibrary,
+    GenericLibrary,
     NetworkConstants,
     RingLibrary,
+    TorusLibrary,
 )
 from shardcost.machine.libraries import TUNER
 from shardcost.receipt import SENT, Receipt, Term, identifiers
@@ -45,6 +48,10 @@ MEANINGS: Final = {
     "fewest_per_domain": "GPUs that share the emptiest domain",
     "link": "a GPU's links to the group, nominal, one way",
     "links": "all links of a GPU, nominal, one way",
+    "bisection": "what the middle of the longest axis leaves to each device, nominal",
+    "hops": "links from one end of the group to the other, along all axes",
+    "hop_s": "one link of the way",
+    "rate_share": "of the links' nominal rate",
     "pair": "a GPU's links to one other, nominal, one way",
     "port": "a GPU's share of the network ports, nominal",
     "ports": "the network ports that a domain sends through, nominal",
@@ -64,6 +71,9 @@ MEANINGS: Final = {
     "latency_s": "one crossing of the network",
     "network_ll_bytes_per_s": "what LL gets through the network",
     "turnaround_s": "one step of a ring whose ranks share a crossing",
+    "step_s": "from a GPU to another of its domain",
+    "peer_s": "each further peer of a direct exchange",
+    "link_share": "share of the links' rate that is reached",
     "efficiency": "share of the ports' rate that is reached",
     "spine": "share of that beyond the leaf switches",
     "ll_crowd": "what is left of the rate when more than two GPUs share the host",
@@ -95,7 +105,7 @@ OF_DISPATCH: Final = {
 }
 """The same for dispatch and combine."""
 _SENT_NAMES: Final = frozenset({"inside_bytes", "network_bytes", "row_bytes"})
-_RATES: Final = frozenset({"link", "links", "pair", "port", "ports"})
+_RATES: Final = frozenset({"bisection", "link", "links", "pair", "port", "ports"})
 _FALLBACK: Final = "fallback_"
 """Begins an engine's own name for a constant of the library that it falls back to."""
 _NEGLIGIBLE: Final = 1e-3
@@ -130,16 +140,22 @@ def _parts(result: CollectiveTime, path: PathName) -> Parts:
     engine = by_kind.get(EngineLibrary)
     own: Any = None if engine is None else _constants(engine)
     group = _group(result.group)
+    network: Any = (
+        _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
+    )
+    if TorusLibrary in by_kind:
+        torus = _constants(by_kind[TorusLibrary])
+        return torus_paths(torus, network, result.collective, size, group)[path]
     if path[1] == "direct":
         parts = kernel_paths(own, size, group)[path]
+    elif GenericLibrary in by_kind:
+        generic = _constants(by_kind[GenericLibrary])
+        parts = generic_paths(generic, network, result.collective, size, group)[path]
     else:
         ring = _constants(by_kind[RingLibrary])
         for name, constant in vars(own).items() if own else ():
             if name.startswith(_FALLBACK) and constant is not None:
                 setattr(ring, name.removeprefix(_FALLBACK), constant)
-        network: Any = (
-            _constants(by_kind[NetworkConstants]) if NetworkConstants in by_kind else NO_NETWORK
-        )
         parts = ring_library_paths(ring, network, result.collective, size, group)[path]
     if result.mode == "eager":
         parts = eager(own, parts, size)
@@ -170,8 +186,11 @@ def collective_receipt(result: CollectiveTime, name: str, title: str) -> Receipt
             share = named(f"{label}_share", shares[path], "share", "near a switch of the choice")
             seconds = share * step(label, seconds, meaning="the path alone")
         time_s = time_s + seconds
-    if others_s > _ROUNDING * float(result.time_s):
+    if others_s > _ROUNDING * float(result.time_s / result.factor):
         time_s = time_s + named("others", others_s, "s", "paths that hardly count")
+    if result.factor != 1:
+        words = "residual of the formula, measured on this machine"
+        time_s = named("measured", float(result.factor), "", words) * time_s
     return receipt(time_s, name, title, "s", constants=result.calibrations)
 
 
@@ -292,14 +311,28 @@ def _group(group: Group) -> Any:
         pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
         port_bytes_per_s=_traced("port", group.port_bytes_per_s),
         domain_port_bytes_per_s=_traced("ports", group.domain_port_bytes_per_s),
+        exchange_bytes_per_s=_exchange(group),
+        torus=SimpleNamespace(hops=_hops(group)),
         has_nvlink=group.has_nvlink,
         beyond_leaf=group.beyond_leaf,
         tier=SimpleNamespace(
             bytes_per_s=_traced("links", tier.bytes_per_s),
+            kind=tier.kind,
             gpus=tier.gpus,
+            peer_gpus=tier.peer_gpus,
             in_switch_reduction=tier.in_switch_reduction,
         ),
     )
+
+
+def _hops(group: Group) -> Traced | int:
+    return _traced("hops", group.torus.hops) if group.tier.kind == "torus" else 0
+
+
+def _exchange(group: Group) -> Traced:
+    """Return the rate of an all-to-all: on a torus, what the middle of the longest axis leaves."""
+    name = "bisection" if group.tier.kind == "torus" else "link"
+    return _traced(name, group.exchange_bytes_per_s)
 
 
 def _estimate(result: CollectiveTime, path: PathName, size: Traced) -> dict[str, Any]:

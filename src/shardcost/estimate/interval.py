@@ -14,15 +14,23 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import exp, largest, smallest
-from shardcost.catalog.errors import MEASURED, Residuals, architectures_apart, residuals_like
+from shardcost.catalog.errors import (
+    MEASURED,
+    SAME_ARCHITECTURE,
+    Residuals,
+    architectures_apart,
+    residuals_like,
+)
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Device
-from shardcost.collectives.interval import Interval, kind_of_links
+from shardcost.collectives.interval import CHANGED, Interval, kind_of_links
 from shardcost.dtypes import BITS
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.kernels import Section
+from shardcost.machine.libraries import GENERIC, default_library
+from shardcost.machine.provenance import widening
 from shardcost.model import Model
 from shardcost.program.operations import Collective, Elementwise
 from shardcost.workload import Decode, Train
@@ -173,7 +181,35 @@ def bound_s(found: Estimate) -> Any:
 
 
 def residuals_of(found: Estimate) -> Residuals:
-    """Return the residuals of measured runs like an estimate."""
+    """Return the residuals of measured runs like an estimate.
+
+    Farther ones where figures of the machine were changed, and where the generic library runs:
+    then by its interval, as far as the time is communication that nothing hides.
+    """
+    like = _residuals_of_runs(found)
+    more, generic = widening(found.cluster), _of_generic(found)
+    if not more and generic is None:
+        return like
+    low, high, distance = like.low - more, like.high + more, [like.distance]
+    if more:
+        distance.append(CHANGED)
+    if generic is not None:
+        share = sum(found.exposed_s.values()) / found.time_s
+        low, high = low + share * generic.low, high + share * generic.high
+        distance.append("collectives by the generic library")
+    return like._replace(low=low, high=high, distance="; ".join(filter(None, distance)))
+
+
+def _of_generic(found: Estimate) -> Residuals | None:
+    """Return the residuals of the generic library, where it runs."""
+    if not anywhere(found.devices > 1) or default_library(found.cluster) != GENERIC:
+        return None
+    span, links = _span(found.cluster, found.layout.devices), links_of(found.cluster)
+    return residuals_like(GENERIC, span=span, links=links)
+
+
+def _residuals_of_runs(found: Estimate) -> Residuals:
+    """Return the residuals of measured runs like an estimate, whatever was changed."""
     software = found.software
     fitted = software.fit is not None and software.fit.of_runs
     name = software.name if fitted else OTHER_SOFTWARE
@@ -262,8 +298,12 @@ def _span(cluster: Cluster, devices: Any) -> str:
 
 def kernel_standing(cluster: Cluster | Machine, dtype: str) -> str:
     """Return whether the kernels of a device were measured, else how near the measured one is."""
-    kernels = machine_of(cluster).kernels
-    return standing_of(kernels.gemm(dtype), kernels.like)
+    machine = machine_of(cluster)
+    kernels = machine.kernels
+    standing = standing_of(kernels.gemm(dtype), kernels.like)
+    if standing == MEASURED and kernels.changed:
+        return SAME_ARCHITECTURE
+    return standing
 
 
 def standing_of(section: Section, device: Device) -> str:

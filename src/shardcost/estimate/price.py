@@ -35,7 +35,7 @@ from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
-from shardcost.machine.libraries import MULTIMEM, default_library
+from shardcost.machine.libraries import MULTIMEM
 from shardcost.machine.linear_attention import default_kernel as default_state_kernel
 from shardcost.machine.linear_attention import (
     kind_of,
@@ -188,7 +188,12 @@ class Prices:
         ]
 
     def _of(self, operations: Sequence[Operation], sms_taken: int) -> list[Any]:
-        """Return the price of each operation: seconds, of a collective with its bytes."""
+        """Return the price of each operation: seconds, of a collective with its bytes.
+
+        On a torus, engines of their own move the data of collectives and take no matrix unit.
+        """
+        if self.machine.cluster.tiers[-1].kind == "torus":
+            sms_taken = 0
         if self.arrays:
             return [self._on_grid(op, sms_taken) for op in operations]
         kernels = self._kernel_prices
@@ -528,7 +533,7 @@ class Prices:
         """Return the library that runs a collective: the engine's for the tensor group."""
         if op.group == "tp":
             return self.machine.tensor_library
-        return default_library(self.machine.cluster)
+        return self.machine.default_library
 
     def is_multimem(self, op: Collective) -> bool:
         """Return whether an all-reduce runs by multimem instructions, not by a library."""
@@ -587,7 +592,7 @@ class Prices:
             )
         library = self.library_of(op)
         if library == MULTIMEM:
-            library = default_library(self.machine.cluster)
+            library = self.machine.default_library
         return collective_time(
             op.collective, op.size_bytes, self.machine, op.ranks, stride=op.stride, library=library
         )

@@ -50,6 +50,8 @@ def estimate(
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
         _check_trained(machine_of(cluster).cluster.device, workload.dtype)
+    if isinstance(cluster, Cluster) and not is_array(layout.devices):
+        cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
     ledger = ledger_of(model, machine, layout, workload, runs)
     return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())

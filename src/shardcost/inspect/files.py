@@ -19,6 +19,7 @@ from shardcost.inspect import log as log_inspection
 from shardcost.inspect import serving as serving_inspection
 from shardcost.inspect import topology as topology_inspection
 from shardcost.inspect import trace as trace_inspection
+from shardcost.inspect.verdict import Verdict, judged
 from shardcost.load.deployment import Deployment
 from shardcost.machine.libraries import profile_calibrations, profile_in
 
@@ -30,6 +31,8 @@ class Inspected:
     readings: tuple[Reading, ...]
     findings: Any
     """Of the kind that the file's inspection returns; None where the reading says it all."""
+    verdict: Verdict | None = None
+    """Whether what was measured is as it should be, of logs of collectives."""
 
     @property
     def reading(self) -> Reading:
@@ -77,7 +80,8 @@ def _inspected(
     elif isinstance(reading, ProfileFile):
         profile = profile_in(reading.path)
         findings = (profile, profile_calibrations(profile))
-    return Inspected((reading,), findings)
+    verdict = judged(findings) if isinstance(reading, MeasurementLog) else None
+    return Inspected((reading,), findings, verdict)
 
 
 def _reported(device: str, network: str | None) -> Cluster | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardcost.catalog import cluster_named, names, network_named, tuner_table
+from shardcost.catalog.network_names import KINDS
 from shardcost.catalog.reported import clusters_of_capability
 from shardcost.cluster import Cluster, Network
 from shardcost.formats.nccl_xml import NcclGraphs, NcclTopology
@@ -34,7 +35,7 @@ from shardcost.inspect.device_graph import (
 from shardcost.units import GIGA
 
 _GBIT: Final = GIGA / 8
-_BESIDE: Final = ("NV", "PIX", "PXB")
+BESIDE: Final = ("NV", "PIX", "PXB")
 """A network card that a GPU reaches without the CPU."""
 _PATTERNS: Final = {
     1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "in-switch (NVLS)",
@@ -92,6 +93,9 @@ class TopologyInspection:
     """The preset that is most like the graph."""
     network: str | None
     notes: tuple[str, ...]
+    graph: DeviceGraph
+    joined: Joined | None
+    """How NVLinks join the GPUs; None where the file has none."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def inspected(
         there = joined.links_per_gpu
         graph.notes.append(f"{cluster.name} has {links} links per GPU, the file {there}")
     cards = tuple(_card(graph, card) for card in graph.cards)
-    serving = [card for card in cards if card.how in _BESIDE] or list(cards)
+    serving = [card for card in cards if card.how in BESIDE] or list(cards)
     network = _network(graph, serving, preset)  # may add a note
     return TopologyInspection(
         reading=reading,
@@ -148,6 +152,8 @@ def inspected(
         cluster=preset.name if preset else None,
         network=network,
         notes=(*reading.notes, *graph.notes),
+        graph=graph,
+        joined=joined,
     )
 
 
@@ -305,6 +311,10 @@ def _network(graph: DeviceGraph, cards: Sequence[Card], preset: Cluster | None) 
     stated = [network for network in exact if network.nics_per_node] or exact
     if stated:
         return stated[0].name
+    word = next((word for word, (kind, _) in KINDS.items() if kind == graph.network_kind), None)
+    each = None if rate is None else rate / count
+    if word is not None and each is not None and each == int(each) > 0:
+        return f"{word}_{count}x{each:.0f}g"
     return fits[0].name if fits and rate is not None else None
 
 

@@ -19,11 +19,12 @@ and splits are as NVIDIA describes them (Matrix Multiplication Background, deep 
 performance documentation, 2023).
 
 The library chooses a shape that is nearly the fastest, not always the very one: the time is a mean
-over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. It chooses for the whole
-device. Where another kernel holds some of the multiprocessors (`sms_taken`), the same shape runs
-on the rest, and waves that were full no longer are. Blocks of a GEMM start in clusters on
-neighbouring SMs (CUDA programming guide, thread block clusters), so one SM that is held takes the
-places of a whole cluster.
+over shapes and splits, weighted by ``(fastest / time)^(1 / spread)``. On a device whose datasheet
+was changed, the choice of the device before bounds it: a mean over other shapes could be slower
+though every shape is faster. It chooses for the whole device. Where another kernel holds some of
+the multiprocessors (`sms_taken`), the same shape runs on the rest, and waves that were full no
+longer are. Blocks of a GEMM start in clusters on neighbouring SMs (CUDA programming guide, thread
+block clusters), so one SM that is held takes the places of a whole cluster.
 
 Launching adds a constant. Weights may be stored in fewer bits than are multiplied (AWQ,
 arXiv:2306.00978): then they are read narrow and the arithmetic is that of the wider format.
@@ -38,16 +39,17 @@ the catalog's, table ``gemm`` (`shardcost.machine.kernels`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import ceil, choose, largest, sqrt
+from shardcost.arrays import ceil, choose, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.cluster import Device
 from shardcost.dtypes import WeightFormat, weight_format
 from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.kernels.tiles import waves_of
-from shardcost.machine.kernels import KernelConstants, Section, clock_hz
+from shardcost.machine.kernels import KernelConstants, Section, clock_hz, has_no_less
 from shardcost.traced import step
 
 
@@ -127,22 +129,66 @@ def _formula_time_s(on: KernelConstants, dtype: str, sizes: tuple[Any, ...], *, 
         kernel = _kernel(on, dtype, dimensions)
         cache_bytes, rate = cache_of_weights(on.device)
         return _time_s(kernel._replace(cache_bytes=cache_bytes, cache_bytes_per_s=rate), *sizes)
+    before = _before(on, dtype)
     if dimensions:
-        return _time_s(_kernel(on, dtype, dimensions), *sizes)
+        kernel = _kernel(on, dtype, dimensions)
+        new_s = _time_s(kernel, *sizes)
+        if before is None:
+            return new_s
+        chooser = _kernel(before, dtype, dimensions)
+        return _bounded(on, _time_s(kernel, *sizes, chooser=chooser), new_s)
+    shapes = _tile_shapes(on, dtype)
+    new_s = _plain_time_s(shapes, *sizes)
+    if before is None:
+        return new_s
+    return _bounded(on, _plain_time_s(shapes, *sizes, chosen_by=_tile_shapes(before, dtype)), new_s)
+
+
+def _bounded(on: KernelConstants, old_s: Any, new_s: Any) -> Any:
+    """Return the time by the shapes chosen before or after a change of the datasheet.
+
+    The faster of both on a better device, the slower one on a lesser; on one that is neither, that
+    by the shapes chosen before.
+    """
+    if has_no_less(on.device, on.like):
+        return smallest(old_s, new_s)
+    return largest(old_s, new_s) if has_no_less(on.like, on.device) else old_s
+
+
+def _tile_shapes(on: KernelConstants, dtype: str) -> list[Kernel]:
+    """Return the tile shapes of a format; compiled once for a machine."""
     key = ("tile shapes", dtype)
     if key not in on.memo:
         sharing = on.section("gemm", "sharing").constants
         on.memo[key] = tile_shapes_of(on.device, dtype, on.gemm(dtype).constants, sharing)
-    return _plain_time_s(on.memo[key], *sizes)
+    shapes: list[Kernel] = on.memo[key]
+    return shapes
+
+
+def _before(on: KernelConstants, dtype: str) -> KernelConstants | None:
+    """Return the device before its datasheet was changed, which shapes are chosen for.
+
+    None where nothing was changed, or it multiplies the format as another.
+    """
+    key = ("before", dtype)
+    if key not in on.memo:
+        same = not on.changed or on.like.multiplied(dtype) != on.device.multiplied(dtype)
+        on.memo[key] = None if same else replace(on, device=on.like)
+    before: KernelConstants | None = on.memo[key]
+    return before
 
 
 def gemm_parts(on: KernelConstants, dtype: str, m: Any, n: Any, k: Any, *, batch: Any = 1) -> Parts:
     """Return the time of one GEMM, and what it is made of."""
     import numpy as np
 
-    kernel = _kernel(on, dtype, 0)
+    kernel, before = _kernel(on, dtype, 0), _before(on, dtype)
     shapes = by_shape(kernel, m, n, k, batch)
     weights = _weights(kernel, shapes.time_s)
+    if before is not None:
+        old = _weights(kernel, by_shape(_kernel(before, dtype, 0), m, n, k, batch).time_s)
+        old_s, new_s = ((each * shapes.time_s).sum() for each in (old, weights))
+        weights = old if _bounded(on, old_s, new_s) == old_s else weights
     best = int(np.argmax(weights))
     counted = weights * shapes.time_s
     compute_s = float(shapes.waves[best] * shapes.tile_s[best])
@@ -250,8 +296,10 @@ def tile_shapes_of(
     """
     form = device.multiplied(dtype)
     bandwidth, units = device.memory_bytes_per_s, device.sms
-    # Of one SM, through the cache.
-    load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
+    if "load_memory_share" in constants:  # no cache stands between the memory and matrix units
+        load_rate = constants["load_memory_share"] * bandwidth / units
+    else:  # of one SM, through the cache
+        load_rate = constants["load_bytes_per_clock"] * clock_hz(device)
     peak = device.peak(form.product)
     if form.block_scaled and form.narrow_inputs:
         peak = peak * tuner_table("gemm")["block_scaled"]["peak_share"]
@@ -329,21 +377,41 @@ def kernel_time_s(
 
 
 def _time_s(
-    kernel: Kernel, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
+    kernel: Kernel,
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any,
+    sms_taken: Any,
+    memory_taken: Any,
+    *,
+    chooser: Kernel | None = None,
 ) -> Any:
     shapes = by_shape(kernel, m, n, k, batch)
-    weights = _weights(kernel, shapes.time_s)
+    chosen = shapes if chooser is None else by_shape(chooser, m, n, k, batch)
+    weights = _weights(kernel, chosen.time_s)
     time_s = _beside(kernel, shapes, sms_taken, memory_taken)
     return (weights * time_s).sum(axis=0) + kernel.launch_s
 
 
 def _plain_time_s(
-    tile_shapes: list[Kernel], m: Any, n: Any, k: Any, batch: Any, sms_taken: Any, memory_taken: Any
+    tile_shapes: list[Kernel],
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any,
+    sms_taken: Any,
+    memory_taken: Any,
+    *,
+    chosen_by: list[Kernel] | None = None,
 ) -> float:
     """Return what `_time_s` does for one GEMM, shape by shape: no need for NumPy."""
     results = [by_shape(shape, m, n, k, batch) for shape in tile_shapes]
-    fastest_s, kernel = min(result.time_s for result in results), tile_shapes[0]
-    weights = [(fastest_s / result.time_s) ** kernel.exponent for result in results]
+    kernel, known = tile_shapes[0], [result.time_s for result in results]
+    if chosen_by is not None:
+        known = [by_shape(shape, m, n, k, batch).time_s for shape in chosen_by]
+    fastest_s = min(known)
+    weights = [(fastest_s / time_s) ** kernel.exponent for time_s in known]
     times = (
         _beside(shape, result, sms_taken, memory_taken)
         for shape, result in zip(tile_shapes, results, strict=True)

@@ -63,6 +63,8 @@ def source_of(section: Section) -> str:
     """Return who states a set of constants, how well it fits and from which device it is."""
     fit, origin = section.fit, section.inherited_from
     inherited = f"; inherited from {origin}" if origin else ""
+    if fit.rows == 0:
+        return f"{fit.source}{inherited}"
     error = f"median error {fit.median_pct:.1f} %, p90 {fit.p90_pct:.1f} %"
     return f"{fit.source}; {fit.rows:,} rows, {error}{inherited}"
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
+from shardcost.catalog.figures import changes_of, unchanged_network
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
@@ -26,6 +27,7 @@ from shardcost.machine.kernels import (
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
     ENGINES,
+    GENERIC,
     MULTIMEM,
     Libraries,
     default_library,
@@ -38,6 +40,56 @@ from shardcost.software import Software
 
 _TORCH: Final = "torch"
 """The software whose kernels `shardcost measure kernels` times."""
+
+
+class Unchanged(NamedTuple):
+    """A machine of the catalog whose rates were changed."""
+
+    cluster: Cluster
+    better: bool
+    """No rate was lowered …"""
+    worse: bool
+    """… or none was raised."""
+
+
+_STRUCTURE: Final = frozenset(
+    {
+        "gpus_per_node",
+        "link.gpus",
+        "link.in_switch_reduction",
+        "link.peer_access",
+        "link.peer_gpus",
+        "network.leaf_domains",
+    }
+)
+"""Figures that decide which paths there are, or how far they go."""
+
+
+def unchanged_of(cluster: Cluster) -> Unchanged | None:
+    """Return the catalog's machine of which a cluster has other rates of links or network."""
+    changes = [each for each in changes_of(cluster) if each.figure.table in {"link", "network"}]
+    if not changes or any(each.figure.name in _STRUCTURE for each in changes_of(cluster)):
+        return None
+    base = catalog.cluster_named(cluster.system)
+    if cluster.network is not None:
+        network = unchanged_network(cluster)
+        base = replace(base, network=cluster.network if network is None else network)
+    rates = [
+        float(rate(cluster) / rate(base))
+        for rate in (_link_rate, _port_rate)
+        if cluster.network is not None or rate is _link_rate
+    ]
+    return Unchanged(base, min(rates) >= 1, max(rates) <= 1)
+
+
+def _link_rate(cluster: Cluster) -> Any:
+    return cluster.tiers[-1].bytes_per_s
+
+
+def _port_rate(cluster: Cluster) -> Any:
+    network = cluster.network
+    assert network is not None  # noqa: S101
+    return network.node_bytes_per_s(cluster.gpus_per_node) / network.oversubscription
 
 
 class Fitted(NamedTuple):
@@ -156,13 +208,30 @@ class Machine:
         return resolved
 
     @property
+    def unchanged(self) -> Unchanged | None:
+        """The catalog's machine of which this one has other rates of links or network, if any."""
+        if "unchanged" not in self.memo:
+            self.memo["unchanged"] = unchanged_of(self.cluster)
+        found: Unchanged | None = self.memo["unchanged"]
+        return found
+
+    @property
+    def default_library(self) -> str:
+        """The library of the device's vendor, or the generic one."""
+        if "default library" not in self.memo:
+            self.memo["default library"] = default_library(self.cluster)
+        name: str = self.memo["default library"]
+        return name
+
+    @property
     def tensor_library(self) -> str:
         """The library of tensor-parallel collectives: the software's where it has constants."""
         if "tensor library" not in self.memo:
             own = self.engine_library
             in_switch = own == MULTIMEM and self.cluster.tiers[-1].in_switch_reduction
+            in_switch = in_switch and self.default_library != GENERIC
             if not own or not (in_switch or self.has_library(own)):
-                own = default_library(self.cluster)
+                own = self.default_library
             self.memo["tensor library"] = own
         name: str = self.memo["tensor library"]
         return name
@@ -207,15 +276,13 @@ def _machine_of(
         # A what-if on a catalog device keeps its relatives, or more of something could cost time.
         preset = catalog.cluster_named(cluster.system).device
         like = preset if preset.name == like.name else like
-    # A clock that nobody states is looked up once: every kernel asks for it.
-    device, like = (replace(each, boost_clock_hz=clock_hz(each)) for each in (cluster.device, like))
-    constants = KernelConstants(
-        device,
-        like,
-        kernels,
-        timed_with=timed_with,
-        tables=fitted.kernels,
-    )
+    # A clock that nobody states is looked up once: every kernel asks for it. That of a changed
+    # device is that of the device that was changed: relatives are found by their peak.
+    clock = clock_hz(like)
+    device = cluster.device
+    device = replace(device, boost_clock_hz=device.boost_clock_hz or clock)
+    like = replace(like, boost_clock_hz=clock)
+    constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
     given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
     if cluster.based_on and timed_with not in {None, _TORCH}:
         # Engines have attention kernels of their own; torch's say nothing of those.

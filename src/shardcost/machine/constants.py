@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from shardcost.checks import Noun, Quantity, anywhere, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Source
 from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
+from shardcost.machine.residual import CollectiveTable, tables_of
 from shardcost.units import format_bytes
 
 
@@ -161,7 +162,41 @@ class FrameworkLibrary(Noun):
     """At which a rank's block passes buffers of the framework where collectives reduce."""
 
 
-Constants: TypeAlias = RingLibrary | EngineLibrary | FrameworkLibrary | NetworkConstants
+@noun
+class TorusLibrary(Noun):
+    """Constants of collectives on a torus, along rings of all axes at once."""
+
+    start_s: Quantity = positive()
+    hop_s: Quantity = positive()
+    """One link of the way."""
+    rate_share: Quantity = positive()
+    """Of the links' nominal rate."""
+
+
+@noun
+class GenericLibrary(Noun):
+    """Assumed constants of textbook algorithms, for links whose library nobody measured."""
+
+    start_s: Quantity = positive()
+    """One collective, before anything is sent."""
+    step_s: Quantity = positive()
+    """From a device to another of its domain: the alpha of the alpha-beta model."""
+    peer_s: Quantity = positive()
+    """Each further peer of a direct exchange."""
+    link_share: Quantity = positive()
+    """Share of the links' nominal rate that is reached."""
+    fill: Quantity = positive()
+    """Of the geometric mean of latency and stream, what pipelining does not hide."""
+
+
+Constants: TypeAlias = (
+    RingLibrary
+    | EngineLibrary
+    | FrameworkLibrary
+    | TorusLibrary
+    | GenericLibrary
+    | NetworkConstants
+)
 
 LINK_RATES: Final = frozenset(
     {
@@ -174,6 +209,7 @@ LINK_RATES: Final = frozenset(
         "one_shot_bytes_per_s",
         "two_shot_bytes_per_s",
         "multicast_bytes_per_s",
+        "link_share",
     }
 )
 """Constants that are rates of a link inside a domain; the others are of copies, warps or hosts."""
@@ -182,6 +218,8 @@ _KINDS: Final[dict[str, type[Constants]]] = {
     "ring": RingLibrary,
     "direct": EngineLibrary,
     "framework": FrameworkLibrary,
+    "torus": TorusLibrary,
+    "generic": GenericLibrary,
     "wire": NetworkConstants,
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
@@ -193,7 +231,8 @@ class Fit(Noun):
     """The rows behind a set of constants, and the error on them."""
 
     source: str = text()
-    rows: int = whole()
+    rows: int = whole(least=0)
+    """0 where nothing was measured: constants are then assumed, and so are the errors."""
     median_pct: float = positive()
     p90_pct: float = positive()
     least_gpus: int = whole()
@@ -211,7 +250,9 @@ class Fit(Noun):
         self, collective: str, size_bytes: Any, ranks: Any, what: str = "", where: str = ""
     ) -> list[str]:
         """Return in which ways a request lies outside of the measurements, in words."""
-        said = []
+        said: list[str] = []
+        if self.rows == 0:
+            return said
         if collective not in self.collectives:
             said.append(f"no {collective} measurements for {what}")
         least, most = (self.least_bytes / 2, self.most_bytes * 2)
@@ -234,24 +275,45 @@ class Calibration(Noun):
     """First version of the library that these constants are for."""
     chooser: str = one_of("nccl-tuner", "fastest", "limits", default="fastest")
     """How the library chooses among its paths."""
-    constants: Constants = instance(RingLibrary, EngineLibrary, FrameworkLibrary, NetworkConstants)
+    constants: Constants = instance(
+        RingLibrary,
+        EngineLibrary,
+        FrameworkLibrary,
+        TorusLibrary,
+        GenericLibrary,
+        NetworkConstants,
+    )
     fit: Fit = instance(Fit)
     inherited_from: tuple[str, ...] = ()
     """The systems whose constants were carried over; empty if the system itself was measured."""
+    residuals: tuple[CollectiveTable, ...] = ()
+    """What measurements of this very machine leave between formula and time, by collective."""
+
+    def table(self, collective: str, library: str, mode: str) -> CollectiveTable | None:
+        """Return the table of residuals for a collective by a library, if there is one."""
+        wanted = (collective, library, mode)
+        own = (t for t in self.residuals if (t.collective, t.library, t.mode) == wanted)
+        return next(own, None)
 
     @property
     def title(self) -> str:
         """What the constants are of, in a sentence."""
         if isinstance(self.constants, NetworkConstants):
             return f"network {self.system}"
+        if isinstance(self.constants, GenericLibrary):
+            return "the generic library"
         return f"{self.library} on {self.system}"
 
     def source(self) -> Source:
         """Return who states the constants, and what to mind."""
+        if isinstance(self.constants, GenericLibrary):
+            return Source(self.fit.source, "no library of this vendor was measured")
         if self.inherited_from:
             stated_by = f"inherited from {', '.join(self.inherited_from)}, scaled by datasheet"
             here = " with this datasheet" if self.inherited_from == (self.system,) else ""
             return Source(stated_by, f"{self.system}{here} was not measured")
+        if self.fit.rows == 0:
+            return Source(self.fit.source, "nothing was measured")
         error = f"median error {self.fit.median_pct:.1f} %, p90 {self.fit.p90_pct:.1f} %"
         return Source(f"{self.fit.source}; {self.fit.rows} rows, {error}")
 
@@ -278,6 +340,7 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
             if type(value) is int and not _is_figure(value):
                 raise BadValueError(f"{name} of the fit", value, "below 10^19")
         library = entry.pop("name")
+        entry["residuals"] = tables_of(entry.pop("residual", []))
         return Calibration(library=library, constants=constants, fit=Fit(**fit), **entry)
     except KeyError as error:
         raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None

@@ -24,6 +24,7 @@ from shardcost.machine.kernels import (
     KernelConstants,
     KernelTable,
     Section,
+    is_systolic,
     nearest_systems,
     section_of,
 )
@@ -46,9 +47,8 @@ class Sections:
     @cached_property
     def related(self) -> list[str]:
         """The systems of the device's architecture and generation, the nearest first."""
-        own = _generation(self.device)
         devices = {name: catalog.cluster_named(name).device for name in self.systems}
-        return [name for name in self.systems if _generation(devices[name]) == own]
+        return [name for name in self.systems if _are_related(self.device, devices[name])]
 
     def nearest(self, names: Iterable[str], systems: Sequence[str] | None = None) -> Section | None:
         """Return the first of some sections that a related system has; None if there is none.
@@ -137,6 +137,13 @@ def _catalog(on: KernelConstants, table: KernelTable) -> Sections:
     systems = nearest_systems(on.like, catalog.names(table))
     pooled = tuner_table(f"{table}_pooled")
     return Sections(on.like, systems, lambda system: on.tables.content(table, system), pooled)
+
+
+def _are_related(one: Device, other: Device) -> bool:
+    """Return whether devices are of one generation, or systolic arrays of one vendor."""
+    if _generation(one) == _generation(other):
+        return True
+    return one.vendor == other.vendor and is_systolic(one) and is_systolic(other)
 
 
 def _generation(device: Device) -> tuple[str, str]:

@@ -29,6 +29,8 @@ _GEMM_SECTIONS: Final = {"nvfp4": 4, "fp8": 8, "bf16": max(BITS.values())}
 """Each GEMM section with the widest format that it holds for, in bits."""
 _COMMON: Final = "fp16"
 """The format by whose peak SMs of one architecture are compared."""
+_WIDE_FORMAT: Final = "bf16"
+"""The format by whose peak matrix units of different kinds are told apart."""
 _TENSOR_FLOAT: Final = "tf32"
 _WIDE: Final = 16
 _TUNED: Final = 8
@@ -91,7 +93,7 @@ class KernelTables:
     def without(self, *systems: str) -> KernelTables:
         """Return the same as if some systems had never been measured.
 
-        What no other system has stays: every device inherits it.
+        What no other system with such matrix units has stays: every device inherits it.
         """
         given = {name: own for name, own in self.given.items() if name not in systems}
         return KernelTables(self._hidden | set(systems), self._changed, given)
@@ -112,7 +114,12 @@ class KernelTables:
         own = self._changed.get((table, system)) or catalog.raw(table, system)
         if system not in self._hidden:
             return own
-        others = (name for name in catalog.names(table) if name not in self._hidden)
+        kind = is_systolic(catalog.cluster_named(system).device)
+        others = (
+            name
+            for name in catalog.names(table)
+            if name not in self._hidden and is_systolic(catalog.cluster_named(name).device) == kind
+        )
         elsewhere = {name for other in others for name in catalog.raw(table, other)}
         return {name: section for name, section in own.items() if name not in elsewhere}
 
@@ -121,8 +128,8 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest is the same architecture, else the same vendor at the nearest compute capability,
-        else the nearest memory bandwidth.
+        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
+        at the nearest compute capability, else the nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -159,6 +166,11 @@ class KernelConstants:
     """Constants given in place of the catalog's, by table and name of the section."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """What was resolved so far, and GEMM constants in units of the device: a value's own cache."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the device has another datasheet than the one that constants are of."""
+        return self.device != self.like
 
     def section(self, table: KernelTable, *names: str) -> Section:
         """Return the first of some sections that the device has, or that it inherits."""
@@ -370,13 +382,17 @@ def _fed_more(one: Device, other: Device, product: str) -> Any:
 
 
 def dominates(one: Device, other: Device) -> bool:
-    """Return whether a device has at least as much of everything as another of its architecture.
+    """Return whether a device has at least as much of everything as another of its architecture."""
+    alike = one.architecture == other.architecture and one.name != other.name
+    return alike and has_no_less(one, other)
+
+
+def has_no_less(one: Device, other: Device) -> bool:
+    """Return whether a device has at least as much of everything as another.
 
     Peaks of the formats that both multiply and that networks are computed in, memory and its
     bandwidth, SMs, clock and power.
     """
-    if one.architecture != other.architecture or one.name == other.name:
-        return False
     formats = [name for name in PRODUCTS if name in other.peak_flop_per_s]
     pairs: list[tuple[Any, Any]] = [
         (one.peak_flop_per_s.get(name, 0), other.peak(name)) for name in formats
@@ -391,12 +407,27 @@ def _is_device(system: str, device: Device) -> bool:
     return catalog.cluster_named(system).device.name == device.name
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, float, float]:
-    """Return how far apart two devices are; what counts most stands first."""
+def is_systolic(device: Device) -> bool:
+    """Return whether a device has few large matrix units, such as TPUs, rather than many SMs."""
+    peaks = device.peak_flop_per_s
+    if _WIDE_FORMAT not in peaks:
+        return False
+    least = catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
+    return bool(peaks[_WIDE_FORMAT] / device.sms >= 1e12 * least)
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
+    """Return how far apart two devices are; what counts most stands first.
+
+    Compute capabilities compare devices of one vendor only.
+    """
+    stated = one.compute_capability, other.compute_capability
+    generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
         one.architecture != other.architecture,
         one.vendor != other.vendor,
-        abs(float(one.compute_capability or 0) - float(other.compute_capability or 0)),
+        is_systolic(one) != is_systolic(other),
+        abs(generations[0] - generations[1]),
         abs(log(float(one.memory_bytes_per_s) / float(other.memory_bytes_per_s))),
     )

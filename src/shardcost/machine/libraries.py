@@ -29,6 +29,8 @@ FRAMEWORKS: Final = ("xla",)
 MULTIMEM: Final = "multimem"
 """The library name of all-reduces by multimem instructions, in the switch."""
 TUNER: Final = "nccl-tuner"
+GENERIC: Final = "generic"
+"""The library of textbook algorithms, for links whose own library nobody measured."""
 _VENDORS_OWN: Final = {"nvidia": "nccl", "amd": "rccl", "intel": "oneccl"}
 _HOW_TO_FIT: Final = "; to fit one to your own measurements see docs/calibration.md"
 _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
@@ -52,8 +54,15 @@ _FEW_ROWS: Final = 10
 
 
 def catalog_calibrations() -> tuple[Calibration, ...]:
-    """Return every calibration of the catalog."""
-    return tuple(each for name in catalog.names("collectives") for each in _in_catalog(name))
+    """Return every calibration of the catalog: of all systems and networks that were measured."""
+    names = (name for name in catalog.names("collectives") if name != GENERIC)
+    return tuple(each for name in names for each in _in_catalog(name))
+
+
+def generic_library() -> Calibration:
+    """Return the assumed constants of the generic library, which hold on every machine."""
+    (assumed,) = _in_catalog(GENERIC)
+    return assumed
 
 
 @cache  # parsing and checking a file takes milliseconds, and every machine asks for it
@@ -93,6 +102,15 @@ class Libraries:
         rest = (each for each in self.every if (each.system, each.library) not in taken)
         return Libraries((*rest, *own))
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether any calibration corrects its formula by measured residuals."""
+        return self._given is not None and any(each.residuals for each in self._given)
+
+    def without_tables(self) -> Libraries:
+        """Return the same by formulas alone."""
+        return Libraries(replace(each, residuals=()) for each in self.every)
+
     def on(self, system: str) -> tuple[Calibration, ...]:
         """Return the calibrations measured on one system or network."""
         if self._given is None:
@@ -104,14 +122,18 @@ class Libraries:
         known = {
             each.library for each in self.every if not isinstance(each.constants, NetworkConstants)
         }
-        return [name for name in sorted(known) if self.has(cluster, name)]
+        return [name for name in sorted({*known, GENERIC}) if self.has(cluster, name)]
 
     def has(self, cluster: Cluster, library: str) -> bool:
         """Return whether a library's time can be predicted on a cluster."""
+        if library == GENERIC:
+            return True
         return self._own(cluster, library) is not None or bool(self.donors(cluster, library))
 
     def library(self, cluster: Cluster, library: str, version: str | None = None) -> Calibration:
         """Return the constants of a library on a cluster: its own, else its family's."""
+        if library == GENERIC:
+            return generic_library()
         since = generation(library, version) if library in ENGINES else "0"
         own = self._own(cluster, library, since)
         if own is not None:
@@ -119,15 +141,11 @@ class Libraries:
         donors = self.donors(cluster, library, since)
         if donors:
             return inherited(cluster, donors)
-        known = self.names(cluster)
-        if not known:
-            rule = "one whose constants you fitted: none was measured there or on its family"
-            raise BadValueError(f"library on {cluster.name}", library, f"{rule}{_HOW_TO_FIT}")
         raise UnknownNameError(
             f"library on {cluster.name}",
             library,
-            [*known, *([TUNER] if cluster.device.vendor == "nvidia" else [])],
-            f"(measured there or on its family){_HOW_TO_FIT}",
+            [*self.names(cluster), *([TUNER] if cluster.device.vendor == "nvidia" else [])],
+            f"(measured there or on its family, or {GENERIC}){_HOW_TO_FIT}",
         )
 
     def network(self, network: Network) -> Calibration:
@@ -178,7 +196,8 @@ class Libraries:
             other = catalog.cluster_named(name)
             own = self._own(other, library, since)
             alike = link_family(other) == link_family(cluster)
-            if library in FRAMEWORKS:  # a matter of the host, whatever the links
+            if library in FRAMEWORKS and not _on_torus(cluster):
+                # A matter of the host, whatever the links.
                 alike = other.device.vendor == cluster.device.vendor
             if own and name != cluster.system and alike:
                 family.append((other, own))
@@ -191,11 +210,36 @@ CATALOG_LIBRARIES: Final = Libraries()
 """The catalog's own constants."""
 
 
+def _on_torus(cluster: Cluster) -> bool:
+    return cluster.tiers[-1].kind == "torus"
+
+
 def default_library(cluster: Cluster) -> str:
-    """Return the library of a device's vendor, which engines fall back to."""
+    """Return the library of a device's vendor, which engines fall back to.
+
+    Devices on a torus are programmed through XLA, which has collectives of its own there.
+    The generic one where the vendor's was measured neither on the cluster nor on its family.
+    """
+    own = vendors_library(cluster)
+    if own is None:
+        return GENERIC
+    if cluster.profile and any(each.library == own for each in profile_calibrations(cluster)):
+        return own
+    if any(each.library == own for each in _in_catalog(cluster.system)):
+        return own
+    measured = (each.system for each in catalog_calibrations() if each.library == own)
+    family = link_family(cluster)
+    alike = (link_family(catalog.cluster_named(name)) == family for name in measured)
+    return own if any(alike) else GENERIC
+
+
+def vendors_library(cluster: Cluster) -> str | None:
+    """Return the name of the library that a device's vendor has, measured or not."""
+    if _on_torus(cluster):
+        return "xla"
     if cluster.device.architecture.startswith("gaudi"):
         return "hccl"
-    return _VENDORS_OWN.get(cluster.device.vendor, "nccl")
+    return _VENDORS_OWN.get(cluster.device.vendor)
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:
@@ -243,6 +287,8 @@ def version_numbers(version: str) -> tuple[int, ...]:
 def link_family(cluster: Cluster) -> tuple[str, str]:
     """Return what systems must share for one to inherit another's constants."""
     tier = cluster.tiers[0]
+    if tier.kind == "torus":
+        return "any", "torus"
     if tier.kind != "pcie":
         return cluster.device.vendor, "links"
     return cluster.device.vendor, "pcie" if tier.peer_access else "pcie through the host"
@@ -287,6 +333,7 @@ def inherited(cluster: Cluster, donors: list[Calibration]) -> Calibration:
         system=cluster.name,
         constants=type(donors[0].constants)(**mean),
         inherited_from=tuple(each.system for each in donors),
+        residuals=(),  # of one machine alone
     )
 
 

@@ -20,13 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from shardcost.arrays import exp, largest, smallest
-from shardcost.checks import Noun, noun
+from shardcost.arrays import exp, largest, log2, smallest
+from shardcost.checks import Noun, flag, instance, noun, one_of, positive, text
 from shardcost.errors import BadTypeError, BadValueError
 
 MOST_POINTS: Final = 400
 """Of one table: pricing takes a term for each."""
 MOST_COORDINATES: Final = 6
+MOST_TABLES: Final = 64
+COORDINATES: Final = ("log2_bytes", "log2_ranks", "log2_nodes")
+"""Of tables of collectives, as files name them."""
+_OF_TABLE: Final = ("collective", "library", "mode", "held", "within_pct")
 _FARTHEST: Final = 1e3
 """Of a coordinate from 0: a logarithm beyond that is of no size or count."""
 _FARTHEST_LOG: Final = 1.0986122886681098
@@ -96,6 +100,64 @@ class Residual(Noun):
         for own, given, scale in zip(point, coordinates, self.scales, strict=True):
             distance = distance + abs(given - own) / scale
         return exp(-distance)
+
+
+@noun
+class CollectiveTable(Noun):
+    """The residual of one collective by one library: over log2 of bytes, ranks and nodes."""
+
+    collective: str = text()
+    library: str = text()
+    mode: str = one_of("graph", "eager")
+    residual: Residual = instance(Residual)
+    held: bool = flag(default=False)
+    """Whether messages smaller than the smallest measured one have its factor: where latency is all
+    there is, falling back to the formula would make a smaller message slower."""
+    within_pct: float | None = positive(default=None)
+    """Nine in ten measurements left out were within so many percent, with the table."""
+
+    def check(self) -> None:
+        """Raise unless the residual has the coordinates of collectives."""
+        if len(self.residual.scales) != len(COORDINATES):
+            rule = f"{len(COORDINATES)}: {', '.join(COORDINATES)}"
+            raise BadValueError("coordinates of a residual", len(self.residual.scales), rule)
+
+    def factor(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+        """Return measured over predicted time. Numbers or arrays."""
+        size = log2(size_bytes)
+        if self.held:
+            size = largest(size, min(point[0] for point in self.residual.points))
+        return self.residual.factor(size, log2(ranks), log2(nodes))
+
+    def nearness(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+        """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
+        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes))
+
+
+def tables_of(entries: Any) -> tuple[CollectiveTable, ...]:
+    """Return the tables that a file holds; raise where one is not sound."""
+    if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+        raise BadTypeError("residual", entries, "tables")
+    if len(entries) > MOST_TABLES:
+        raise BadValueError("residual", len(entries), f"at most {MOST_TABLES} tables")
+    return tuple(_table(dict(entry)) for entry in entries)
+
+
+def _table(entry: dict[str, Any]) -> CollectiveTable:
+    lacking = [name for name in (*COORDINATES, "weights", "scales") if name not in entry]
+    if lacking:
+        raise BadValueError("residual", ", ".join(map(str, entry)), f"with {lacking[0]} too")
+    columns = [
+        _figures(f"residual {name}", entry.pop(name), _FARTHEST, -_FARTHEST) for name in COORDINATES
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise BadValueError("residual points", [len(each) for each in columns], "as many of each")
+    points = tuple(zip(*columns, strict=True))
+    residual = Residual(points=points, weights=entry.pop("weights"), scales=entry.pop("scales"))
+    unknown = [name for name in entry if name not in _OF_TABLE]
+    if unknown:
+        raise BadValueError("key of a residual", unknown[0], f"one of {', '.join(_OF_TABLE)}")
+    return CollectiveTable(residual=residual, **entry)
 
 
 def _figures(name: str, values: Any, most: float, least: float) -> tuple[float, ...]:

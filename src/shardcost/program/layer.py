@@ -6,7 +6,15 @@ from shardcost.arrays import smallest
 from shardcost.model import Block, Experts, LatentAttention
 from shardcost.program import attention, feed_forward
 from shardcost.program.edges import norm, residual
-from shardcost.program.operations import Elementwise, Gemm, Operations, Passes, together
+from shardcost.program.operations import (
+    Collective,
+    Elementwise,
+    Gemm,
+    Operations,
+    OpId,
+    Passes,
+    together,
+)
 from shardcost.program.setting import Setting, enter, leave
 
 
@@ -62,10 +70,28 @@ def recomputed(s: Setting, whole: Passes) -> Operations:
     Where it is for some layers of a stage only, each of its operations counts by their share.
     """
     layout = s.layout
+    whole = whole._replace(forward=needed_again(s, whole.forward))
     if layout.recompute_layers is None or layout.recompute_method == "uniform":
         return whole.forward
     share = smallest(1, layout.recompute_layers * layout.pp / s.num_layers)
     return tuple(op._replace(count=op.count * share) for op in whole.forward)
+
+
+def needed_again(s: Setting, forward: Operations) -> Operations:
+    """Return work that is computed again, without what only the next layer needs.
+
+    The last product of a dense feed-forward part and its tensor-parallel sum have no gradient that
+    depends on their result. That of experts has: the weights of their sum.
+    """
+    if s.software.recomputes_last:
+        return forward
+    last = OpId(feed_forward.DOWN)
+    return tuple(
+        op
+        for op in forward
+        if not (isinstance(op, Gemm) and op.id == last)
+        and not (isinstance(op, Collective) and op.split_with == last)
+    )
 
 
 def _summed(
@@ -80,7 +106,8 @@ def _summed(
     adapted = s.frozen and (not apart or s.adapter_targets == "all")
     if apart:
         whole = together(enter(s, *first, wide=adapted), *parts, leave(s, last))
-        return (feed_forward.again(s, "mlp", whole),)
+        again = feed_forward.again(s, "mlp", whole)
+        return (again._replace(recompute=needed_again(s, again.recompute)),)
     routed = isinstance(block.feed_forward, Experts) and last == feed_forward.EXPERT_DOWN
     if routed and s.layout.sequence_parallel and not block.parallel:
         return parts

@@ -238,7 +238,8 @@ def matrix(
     def gemm(own: OpId, m: Any, n: Any, k: Any, *, by_maker: bool | None = None) -> Operations:
         # The gradient of the weights has inputs that were converted before, and even groups.
         ragged = by_maker is not None
-        found = Gemm(own.name, m, n, k, dtype, id=own)
+        wide = not ragged and s.training and dtype == s.software.wide_gradients
+        found = Gemm(own.name, m, n, k, s.wide_dtype if wide else dtype, id=own)
         if groups is not None and s.software.expert_launch == "each":
             launches = _NARROW_LAUNCHES if form.narrow_inputs else 1
             found = found._replace(count=groups.active, launches=launches)

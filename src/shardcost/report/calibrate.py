@@ -53,6 +53,12 @@ def _result_as_data(result: Calibrated) -> dict[str, Any]:
         "after": asdict(result.after),
         "left_out": asdict(result.left_out),
         "gpu_counts_left_out": asdict(result.counts_left_out),
+        "without_tables": _without_tables(result),
+        "tables": [
+            attributes(one, "collective library mode within_pct")
+            | {"points": len(one.residual.points), "reach": list(one.residual.scales)}
+            for one in result.calibration.residuals
+        ],
         "interval_pct": [fit.low_pct, fit.high_pct],
         "constants": [
             {
@@ -83,6 +89,9 @@ def as_text(
     for result in results:
         errors = (result.before, result.after, result.left_out, result.counts_left_out)
         rows.append((_what(result), str(result.after.rows), *map(pair, errors)))
+        alone = result.without_tables
+        if alone is not None:
+            rows.append(("  formula alone", "", pair(result.before), *map(pair, alone)))
     lines += [table(head, rows, right="1234", narrowest=14), ""]
     for result in results:
         lines += [*_about(result), ""]
@@ -90,6 +99,14 @@ def as_text(
         lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
     lines.append(paragraph(f"Profile: {target}. Every command takes it: --on {target}"))
     return "\n".join(lines)
+
+
+def _without_tables(result: Calibrated) -> dict[str, Any] | None:
+    """Return the errors of the formula alone, where there are tables of its residuals."""
+    if result.without_tables is None:
+        return None
+    after, left_out, counts = map(asdict, result.without_tables)
+    return {"after": after, "left_out": left_out, "gpu_counts_left_out": counts}
 
 
 def _what(result: Calibrated) -> str:
@@ -116,6 +133,15 @@ def _about(result: Calibrated) -> list[str]:
         )
         said.append(", ".join(_constant(result, one.name) for one in known[:_MOST_CONSTANTS]) + ".")
     lines = [paragraph(" ".join(said if known else said[:1]))]
+    tables = result.calibration.residuals
+    if tables:
+        names = ", ".join(dict.fromkeys(one.collective for one in tables))
+        lines.append(
+            paragraph(
+                "Near measured points the profile corrects the formula by what it left there"
+                f" ({names}); errors without that: formula alone."
+            )
+        )
     further = result.further
     if further is not None:
         next_ = f"{further.collective} of {format_bytes(further.size_bytes)} on {further.gpus} GPUs"

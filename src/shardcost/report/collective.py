@@ -18,12 +18,13 @@ from shardcost.collectives.receipts import path_receipts
 from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
+from shardcost.machine import provenance
 from shardcost.machine.constants import stated
 from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_version
 from shardcost.receipt import Receipt, identifiers, in_unit
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import attributes, number, plain
+from shardcost.report.describe import attributes, number, plain, provenance_data
 from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.shipped import Point
@@ -194,6 +195,8 @@ def link(result: CollectiveTime) -> Link:
     unknown = Source("given by the caller")
     to_one = collective == "send_recv"
     inside = group.pair_bytes_per_s if to_one else group.link_bytes_per_s
+    if collective == "all_to_all":
+        inside = group.exchange_bytes_per_s
     if network is not None and rate < inside:
         together = "per node" if group.domains == group.nodes else "per domain"
         share = "per GPU" if to_one or collective == "all_to_all" else together
@@ -201,7 +204,10 @@ def link(result: CollectiveTime) -> Link:
         return Link(rate, f"network ports of {network.name}, {share}", source)
     reach = "GPU to GPU" if to_one and rate < group.tier.bytes_per_s else "per GPU"
     source = cluster.sources.get("tiers.bytes_per_s", unknown)
-    return Link(rate, f"{group.tier.kind} links of {cluster.name}, {reach}", source)
+    if group.tier.kind == "torus":
+        along = "x".join(f"{axis:g}" for axis in group.torus.axes)
+        reach = f"{reach}, {along} of the axes"
+    return Link(rate, f"{group.tier.title} links of {cluster.name}, {reach}", source)
 
 
 def alternatives(result: CollectiveTime) -> list[Alternative]:
@@ -270,6 +276,7 @@ def _answer(result: CollectiveTime) -> dict[str, Any]:
     return plain(
         {
             "time_s": result.time_s,
+            "measured_over_formula": result.factor,
             **interval.as_data(interval_of(result)),
             **attributes(result, "algorithm protocol bound_s"),
             **attributes(result, "algbw_bytes_per_s busbw_bytes_per_s link_share"),
@@ -297,8 +304,10 @@ def _rows(sweep: CollectiveTime) -> list[dict[str, Any]]:
 def _foundation(result: CollectiveTime) -> dict[str, Any]:
     return {
         "notes": notes(result),
+        "provenance": provenance_data(result.machine),
         "calibrations": [
-            noun_as_data(own) | {"constants": stated(own.constants), "stated_by": str(own.source())}
+            {name: value for name, value in noun_as_data(own).items() if name != "residuals"}
+            | {"constants": stated(own.constants), "stated_by": str(own.source())}
             for own in result.calibrations
         ],
     }
@@ -318,7 +327,9 @@ def notes(result: CollectiveTime) -> list[str]:
     if result.group.ranks == 1:
         return [_NOTHING_TO_SEND]
     beyond = np.any(result.link_share > 1)
-    return [*result.notes, *([_FASTER_THAN_A_RING] if beyond else [])]
+    machine = provenance.in_words(result.machine)
+    whose = [f"constants {machine}"] if machine else []
+    return [*result.notes, *whose, *([_FASTER_THAN_A_RING] if beyond else [])]
 
 
 def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
@@ -331,6 +342,7 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
     bound = "bytes on the busiest link / its nominal rate"
     return [
         ("time", format_time(answer["time_s"]), _mixture_in_words(result)),
+        *_formula_alone(result),
         ("interval", interval.ends(answer["low_s"], answer["high_s"]), known),
         ("algorithm", result.algorithm, ALGORITHMS[result.algorithm]),
         ("protocol", result.protocol, PROTOCOLS[result.protocol]),
@@ -340,6 +352,14 @@ def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
         ("link", format_rate(slowest.bytes_per_s), f"{slowest.name}, one way, nominal"),
         ("share of link", share, "busbw / link"),
     ]
+
+
+def _formula_alone(result: CollectiveTime) -> list[tuple[str, str, str]]:
+    """Return the row of the formula's time, where measurements of the machine correct it."""
+    if result.factor == 1:
+        return []
+    words = f"alone; measured on this machine: x {result.factor:.3g} of it"
+    return [("formula", format_time(result.time_s / result.factor), words)]
 
 
 def _rates_as_text(answer: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -395,7 +415,12 @@ def _parts_table(result: CollectiveTime) -> str:
         mean = " + ".join(
             f"{in_unit(path.weight, '')} x {format_time(path.time_s)}" for path in counted
         )
-        rows.append(("time", format_time(result.time_s), f"= {mean}"))
+        rows.append(("mean", format_time(result.time_s / result.factor), f"= {mean}"))
+        if result.factor == 1:
+            rows[-1] = ("time", *rows[-1][1:])
+    if result.factor != 1:
+        words = f"x {result.factor:.3g}: residual of the formula, measured on this machine"
+        rows.append(("time", format_time(result.time_s), words))
     return table(("part", "time", "formula, and with its numbers"), rows, right="1")
 
 
@@ -427,7 +452,7 @@ def _remarks(result: CollectiveTime, *, cited: bool = False) -> list[str]:
             f"Fit of {own.title}: {own.fit.rows:,} rows, median error"
             f" {own.fit.median_pct:.1f} %, p90 {own.fit.p90_pct:.1f} %"
             for own in result.calibrations
-            if not own.inherited_from
+            if not own.inherited_from and own.fit.rows
         ]
     return [paragraphs(said)] if said else []
 

@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, Final
 
 from shardcost.catalog import Folder, all_names, has_network
+from shardcost.catalog.figures import changes_of
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
@@ -43,6 +44,8 @@ def words_of(result: Estimate) -> list[str]:
     network, software = result.cluster.network, result.software
     if network is not None:
         words += ["--network", network.name if has_network(network.name) else NETWORK_FILE]
+    for name, value in changed_figures(result.cluster).items():
+        words += ["--set", f"{name}={value}"]
     if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
         is_preset = software.name in all_names("software")
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
@@ -64,6 +67,10 @@ def python_of(result: Estimate) -> str:
         where += f"{network})"
     elif network:
         where = f"Cluster.named({where}{network})"
+    changes = changed_figures(cluster)
+    if changes:
+        named = where if "Cluster." in where else f"Cluster.named({where})"
+        where = f"{named}.with_figures({changes!r})"
     what = repr(model.name) if is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
     if result.software.name != DEFAULT_SOFTWARE[work.phase]:
@@ -89,6 +96,15 @@ def _asked(result: Estimate) -> Workload:
     stated = {name: value for name, value in work.formats.items() if value != implied[name]}
     asked: Workload = replace(base, **stated)
     return asked
+
+
+def changed_figures(cluster: Cluster) -> dict[str, str]:
+    """Return the figures that are not the catalog's, by name, as ``--set`` takes them."""
+    return {
+        change.figure.name: change.figure.exact(change.after)
+        for change in changes_of(cluster)
+        if change.after is not None
+    }
 
 
 def is_known(model: Model) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from shardcost.cluster import Cluster, Network, Source
+from shardcost.machine import Machine
+from shardcost.machine.provenance import provenance_of
 from shardcost.model import (
     AnyAttention,
     Attention,
@@ -104,8 +106,18 @@ def model_as_text(model: Model) -> str:
     )
 
 
+def cluster_as_data(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as plain data, with whose constants hold on it."""
+    return {**as_data(cluster), "provenance": provenance_data(cluster)}
+
+
+def provenance_data(cluster: Cluster | Machine) -> list[dict[str, Any]]:
+    """Return what of a machine is measured, inherited or assumed, as plain data."""
+    return [each.as_data() for each in provenance_of(cluster)]
+
+
 def cluster_as_text(cluster: Cluster) -> str:
-    """Return a cluster for a terminal: each figure with its source."""
+    """Return a cluster for a terminal: each figure with its source, then whose constants hold."""
     device, tier = cluster.device, cluster.tiers[0]
     figures = [
         ("GPUs per node", f"{cluster.gpus_per_node}", "gpus_per_node"),
@@ -119,23 +131,42 @@ def cluster_as_text(cluster: Cluster) -> str:
         (f"{tier.kind} domain", f"{tier.gpus} GPUs", "tiers.gpus"),
         ("link, per GPU, one way", format_rate(tier.bytes_per_s), "tiers.bytes_per_s"),
     ]
+    if device.boost_clock_hz is not None:
+        clock = f"{device.boost_clock_hz / 1e6:,.0f} MHz"
+        figures.append(("boost clock", clock, "device.boost_clock_hz"))
+    if device.l2_cache_bytes is not None:
+        figures.append(("L2 cache", format_bytes(device.l2_cache_bytes), "device.l2_cache_bytes"))
     if device.power_w is not None:
         figures.append(("power", f"{device.power_w:g} W", "device.power_w"))
+    if device.host_link_bytes_per_s is not None:
+        rate = format_rate(device.host_link_bytes_per_s)
+        figures.append(("host link, one way", rate, "device.host_link_bytes_per_s"))
     rows = [(label, value, cluster.sources.get(path)) for label, value, path in figures]
-    return _with_sources(f"{cluster.name}: {cluster.title}", rows)
+    if cluster.network is not None:
+        rows += _network_rows(cluster.network)
+    origins = [(each.what, each.standing, each.of) for each in provenance_of(cluster)]
+    return "\n\n".join(
+        [
+            _with_sources(f"{cluster.name}: {cluster.title}", rows),
+            table(("constants", "are", "of"), origins),
+        ]
+    )
 
 
 def network_as_text(network: Network) -> str:
     """Return a network for a terminal: each figure with its source."""
+    return _with_sources(f"{network.name}: {network.title}", _network_rows(network))
+
+
+def _network_rows(network: Network) -> list[tuple[str, str, Source | None]]:
     per_node = network.nics_per_node is not None
     count = network.nics_per_node if per_node else network.nics_per_gpu
     path, label = ("nics_per_node", "per node") if per_node else ("nics_per_gpu", "per GPU")
     rate = format_rate(network.nic_bytes_per_s)
-    rows = [
+    return [
         (f"ports {label}", f"{count}", network.sources.get(path)),
         ("port, one way", rate, network.sources.get("nic_bytes_per_s")),
     ]
-    return _with_sources(f"{network.name}: {network.title}", rows)
 
 
 def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import COMMUNICATION, Estimate, part_name
 from shardcost.estimate.warnings import MINOR, Caveat
+from shardcost.machine import provenance
 from shardcost.memory import Memory
 from shardcost.options import departures
 from shardcost.report import interval
@@ -270,6 +271,9 @@ def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
         offloaded = format_bytes(memory.host_bytes)
         yield "host", f"{offloaded} per GPU of offloaded activations and optimizer states"
     yield "software", f"{estimate.software.name}: {estimate.software.title}"
+    machine = provenance.in_words(estimate.ledger.prices.machine)
+    if machine:
+        yield "constants", machine
 
 
 def _kinds(memory: Memory) -> list[tuple[str, float]]:

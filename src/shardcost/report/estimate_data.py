@@ -13,7 +13,7 @@ from shardcost.estimate.result import FLOP_CONVENTION, Estimate
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
-from shardcost.report.describe import attributes, number, plain
+from shardcost.report.describe import attributes, number, plain, provenance_data
 from shardcost.report.estimate import bytes_by_link
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         "memory": _memory_as_data(estimate),
         "intervals": {name: each._asdict() for name, each in ranges_of(estimate).items()},
         **caveats_as_data(estimate),
+        "provenance": provenance_data(estimate.ledger.prices.machine),
         "notes": list(caveats),
     }
     return plain(data)

@@ -40,7 +40,7 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
     if isinstance(findings, TraceFindings):
         return inspect_trace.as_data(findings)
     if isinstance(reading, MeasurementLog):
-        return inspect_log.as_data(reading, findings)
+        return inspect_log.as_data(reading, findings, inspected.verdict)
     if isinstance(reading, ServingResults):
         return inspect_serving.as_data(reading, findings)
     if isinstance(reading, TunerFile):
@@ -66,16 +66,22 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
 
 def as_text(inspected: Inspected) -> str:
     """Return what a file means for a terminal, without characters that would control it."""
-    return _UNSEEN.sub("?", _as_text(inspected.reading, inspected.findings))
+    return printed(_as_text(inspected))
 
 
-def _as_text(reading: Reading, findings: Any) -> str:
+def printed(text: str) -> str:
+    """Return a text without characters that would control a terminal."""
+    return _UNSEEN.sub("?", text)
+
+
+def _as_text(inspected: Inspected) -> str:
+    reading, findings = inspected.reading, inspected.findings
     if isinstance(findings, TopologyInspection | GraphInspection):
         return inspect_topology.as_text(findings)
     if isinstance(findings, TraceFindings):
         return inspect_trace.as_text(findings)
     if isinstance(reading, MeasurementLog):
-        return inspect_log.as_text(reading, findings)
+        return inspect_log.as_text(reading, findings, inspected.verdict)
     if isinstance(reading, ServingResults | TunerFile):
         return (
             inspect_serving.as_text(reading, findings)

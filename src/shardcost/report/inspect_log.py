@@ -9,8 +9,11 @@ from typing import Any, Final, TypeVar
 
 from shardcost.formats.reading import MeasurementLog, Point, Run, Unread
 from shardcost.inspect.log import NEAR_PEAK, RatedPoint, RunFindings
+from shardcost.inspect.verdict import Verdict
 from shardcost.report.describe import attributes
 from shardcost.report.text import heading, paragraph, paragraphs, sparse_table
+from shardcost.report.verdict import as_data as verdict_as_data
+from shardcost.report.verdict import as_text as verdict_as_text
 from shardcost.units import GIGA, format_bytes, format_rate, format_time
 
 _MOST_ROWS: Final = 12
@@ -22,7 +25,9 @@ _MOST_UNREAD: Final = 4
 """Reasons for unread lines that are named; others are counted together."""
 
 
-def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, Any]:
+def as_data(
+    log: MeasurementLog, findings: Sequence[RunFindings], verdict: Verdict | None = None
+) -> dict[str, Any]:
     """Return the report as plain data: the first run at the top, all of them where there are more.
 
     Bandwidths are in GB/s (1e9), times in microseconds, sizes in bytes.
@@ -30,6 +35,7 @@ def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, A
     runs = [_run_as_data(run) for run in findings]
     return {
         **attributes(log, "file kind"),
+        **({} if verdict is None else verdict_as_data(verdict)),
         **runs[0],
         **({"runs": runs} if len(runs) > 1 else {}),
         "unread": unread_as_data(log.unread),
@@ -37,16 +43,19 @@ def as_data(log: MeasurementLog, findings: Sequence[RunFindings]) -> dict[str, A
     }
 
 
-def as_text(log: MeasurementLog, findings: Sequence[RunFindings]) -> str:
+def as_text(
+    log: MeasurementLog, findings: Sequence[RunFindings], verdict: Verdict | None = None
+) -> str:
     """Return the report for a terminal, about one screen of it."""
     first = findings[0]
     sections = [
-        heading(paragraph(f"{log.file}: {_summary(first)}", "  ")),
+        heading(paragraph(f"{log.file}: {summary(first)}", "  ")),
         sparse_table([_cells(*pair) for pair in _picked(_pairs(first))]),
-        paragraphs(_remarks(log, first)),
+        "" if verdict is None else verdict_as_text(verdict),
+        paragraphs(_remarks(log, first, verdict)),
     ]
     if len(findings) > 1:
-        others = [f"Also: {_summary(each)}" for each in findings[1:_MOST_RUNS]]
+        others = [f"Also: {summary(each)}" for each in findings[1:_MOST_RUNS]]
         beyond = len(findings) - _MOST_RUNS
         others += [f"And {beyond} more runs (--json lists them)."] if beyond > 0 else []
         sections.append(paragraphs(others))
@@ -102,6 +111,7 @@ def _point_as_data(rated: RatedPoint) -> dict[str, Any]:
         **rates_as_data(rated),
         "link_share": rated.link_share,
         "predicted_us": None if rated.predicted_s is None else _us(rated.predicted_s),
+        "predicted_busbw": gb_per_s(rated.predicted_busbw_bytes_per_s),
         **attributes(rated.point, "dtype line"),
     }
 
@@ -137,7 +147,7 @@ def gb_per_s(bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else bytes_per_s / GIGA
 
 
-def _summary(result: RunFindings) -> str:
+def summary(result: RunFindings) -> str:
     """Return in one sentence what ran, on what, and how fast it was at best."""
     run, peak = result.run, result.peak
     sizes = [each.point.size_bytes for each in result.main]
@@ -167,14 +177,17 @@ def _what_ran(run: Run) -> str:
 
 def _cells(each: RatedPoint, other: RatedPoint | None) -> dict[str, str]:
     """Return a row by column."""
+    predicted = each.predicted_busbw_bytes_per_s
     return {
         "size": format_bytes(each.point.size_bytes),
         "time us": _digits(_us(each.point.time_s)),
         "in place us": _digits(_us(other.point.time_s)) if other else "",
-        "algbw GB/s": _digits(gb_per_s(each.algbw_bytes_per_s)),
+        "pred. us": "" if each.predicted_s is None else _digits(_us(each.predicted_s)),
+        # Where a prediction stands beside the bus bandwidth, the screen has no room for both.
+        "algbw GB/s": _digits(gb_per_s(each.algbw_bytes_per_s)) if predicted is None else "",
         "busbw GB/s": _digits(gb_per_s(each.busbw_bytes_per_s)),
+        "pred. GB/s": _digits(gb_per_s(predicted)),
         "of link": "" if each.link_share is None else f"{100 * each.link_share:.1f} %",
-        "predicted us": "" if each.predicted_s is None else _digits(_us(each.predicted_s)),
     }
 
 
@@ -190,13 +203,15 @@ def _picked(rows: Sequence[_Row]) -> list[_Row]:
     return [rows[round(i * (len(rows) - 1) / max(steps, 1))] for i in range(steps + 1)]
 
 
-def _remarks(log: MeasurementLog, result: RunFindings) -> list[str]:
+def _remarks(log: MeasurementLog, result: RunFindings, verdict: Verdict | None) -> list[str]:
     """Return what else to say, each as one line: the ramp, doubts, what was not read, notes."""
     said = []
     if len(result.main) > _MOST_ROWS:
         said.append(f"Shown are {_MOST_ROWS} of {len(result.main)} rows (--json has all).")
     said += [_ramp(result)] if _ramp(result) else []
-    in_order = sorted(result.suspicious, key=lambda doubt: doubt.kind)
+    told = set() if verdict is None else verdict.row_kinds
+    doubts_left = (doubt for doubt in result.suspicious if doubt.kind not in told)
+    in_order = sorted(doubts_left, key=lambda doubt: doubt.kind)
     for kind, members in groupby(in_order, key=lambda doubt: doubt.kind):
         doubts = list(members)
         reason = doubts[0].reason if len(doubts) == 1 else kind

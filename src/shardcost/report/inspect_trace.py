@@ -43,7 +43,7 @@ def as_data(findings: TraceFindings) -> dict[str, Any]:
 
 def as_text(findings: TraceFindings) -> str:
     """Return the report for a terminal, about one screen of it."""
-    sections = [heading(paragraph(_summary(findings), "  ")), _parts_table(findings)]
+    sections = [heading(paragraph(summary(findings), "  ")), _parts_table(findings)]
     if findings.groups:
         rows = [_group_cells(each) for each in findings.groups[:_MOST_GROUPS]]
         sections.append(sparse_table(rows, left={"collective", "group"}))
@@ -88,7 +88,7 @@ def _unread(findings: TraceFindings) -> list[Unread]:
     return [each for trace in findings.traces for each in trace.unread]
 
 
-def _summary(findings: TraceFindings) -> str:
+def summary(findings: TraceFindings) -> str:
     """Return in one sentence what the traces are of."""
     trace = findings.traces[0]
     if not findings.ranks:

@@ -74,8 +74,18 @@ def _allocated(stats: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _formula_alone(stats: Mapping[str, Any]) -> Iterator[str]:
+    if stats["rows"]:
+        yield paragraph(
+            f"Without the profile's tables of residuals, by the formula alone: median error"
+            f" {stats['median_pct']:.1f} %, p90 {stats['p90_pct']:.1f} %.",
+            "  ",
+        )
+
+
 _EXTRA: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
     "classified_pct": lambda pct: [f"Fits or runs out of memory, predicted right: {pct:.1f} %."],
+    "formula_alone": _formula_alone,
     "regret": _regret,
     "layers": _layers,
     "allocated_bytes": _allocated,

@@ -25,7 +25,14 @@ from shardcost.load.engine import Engine, generation, under_load
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import Attention, Block, Experts, FeedForward, Model
 from shardcost.software import Software
-from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
+from shardcost.validate.predictions import (
+    SERVERS,
+    Derived,
+    Floats,
+    Predictions,
+    cases_of,
+    whole_cell,
+)
 
 MEASURED: Final = "value"
 _ENGINES: Final = (
@@ -199,7 +206,8 @@ def arrivals_of(row: Row) -> str:
 
 def machine(row: Row, devices: int) -> Cluster:
     """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
-    name = _SMALLER.get((row["cluster"], row.get("gpu", "")), row["cluster"])
+    stated = row["cluster"]
+    name = _SMALLER.get((stated, row.get("gpu", "")), SERVERS.get(stated, stated))
     inside = Cluster.named(name)
     return inside if devices <= inside.tiers[-1].gpus else Cluster.named(name, "ib")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,12 @@ def whole_cell(row: Row, column: str, least: int = 1, most: int = 10**15) -> int
     if value != int(value):
         raise BadValueError(column, row[column], rule)
     return int(value)
+
+
+SERVERS: Final[Mapping[str, str]] = {"l40s": "l40s_peers"}
+"""Machines whose collectives were measured by themselves, with those that whole runs used: tables
+name the board. Runs with L40S are NVIDIA's own, on servers in which all boards are peers; the host
+of the collectives stages groups of more than two."""
 
 
 def count_or(row: Row, column: str, blank: int, least: int = 0, most: int = 10**15) -> int:

@@ -38,6 +38,7 @@ from shardcost.model import (
 )
 from shardcost.software import Software
 from shardcost.validate.predictions import (
+    SERVERS,
     Derived,
     Floats,
     Predictions,
@@ -55,6 +56,8 @@ _FRAMEWORKS: Final = (
     ("llm-foundry", "llm_foundry"),
     ("maxtext", "maxtext"),
     ("megatron-deepspeed", "megatron_deepspeed"),
+    ("nemo/megatron-core (rocm)", "megatron_rocm"),
+    ("deepspeed", "deepspeed"),
     ("megatron-lm 0", "megatron_lm"),
     ("megatron-lm", "megatron_2021"),
 )
@@ -222,7 +225,15 @@ _MAMBA_TAPS: Final = 4
 
 def machine(row: Row) -> Cluster:
     """Return the cluster of the catalog that a row names, with as many links as the row says."""
-    cluster = Cluster.named(row.get("cluster", ""), row.get("network", "") or None)
+    slices = count_or(row, "slices", 1)
+    network = row.get("network", "") or (_BETWEEN_SLICES if slices > 1 else None)
+    name = row.get("cluster", "")
+    cluster = Cluster.named(SERVERS.get(name, name), network)
+    if cluster.tiers[-1].kind == "torus":
+        shape = _TOPOLOGY.fullmatch(row.get("topology", ""))
+        if shape is not None:
+            return cluster.sliced(tuple(map(int, shape[0].split("x"))))
+        return cluster.holding(whole_cell(row, "gpus") // slices)
     stated = _LINKS.search(row.get("intra_link", ""))
     usual = cluster.tiers[-1].links_per_gpu
     if stated is None or usual is None or (links := int(stated[1])) == usual:
@@ -235,6 +246,13 @@ def machine(row: Row) -> Cluster:
     return replace(cluster, name=name, tiers=(*cluster.tiers[:-1], fewer))
 
 
+def is_on_torus(row: Row) -> bool:
+    """Return whether a row's run was on devices with torus links."""
+    return Cluster.named(row.get("cluster", "")).tiers[-1].kind == "torus"
+
+
+_TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
+_BETWEEN_SLICES: Final = "dcn"
 _LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
@@ -304,6 +322,8 @@ def software_of(row: Row) -> Software:
         software = replace(software, dispatch=dispatch)
     if row.get("a2a_overlap") == "1":
         software = replace(software, expert_overlap="1f1b")
+    if _drops_tokens(row):  # one dense product for each expert
+        software = replace(software, expert_launch="each")
     if row.get("cuda_graph") in _WHOLE_GRAPHS:
         software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row):
@@ -339,7 +359,11 @@ def _framework(row: Row) -> str:
 
 
 def layout_of(row: Row) -> Layout:
-    """Return the layout of a row."""
+    """Return the layout of a row.
+
+    MaxText splits activations between tensor-parallel products along the width of the model, which
+    sends and computes as much as sequence parallelism does (`activation_embed` in its base.yml).
+    """
     framework = _framework(row)
     degrees: dict[str, Any] = {
         name: count_or(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
@@ -347,7 +371,7 @@ def layout_of(row: Row) -> Layout:
     virtual_stages, micro = count_or(row, "vp", 1), whole_cell(row, "mbs")
     sharding = row.get("zero_fsdp", "")
     shards = int(sharding) if sharding.isdigit() else 1
-    usual_zero = 1 if framework in {_DEFAULT, "megatron_lm"} else 0
+    usual_zero = 1 if framework in {_DEFAULT, "megatron_lm", "megatron_rocm"} else 0
     if framework == "torchtitan" and degrees["pp"] > 1:
         # TorchTitan cuts a replica's batch into as many micro-batches as there are stages.
         micro = max(1, micro // degrees["pp"])
@@ -357,7 +381,7 @@ def layout_of(row: Row) -> Layout:
         virtual_stages=virtual_stages if degrees["pp"] > 1 else 1,
         micro_batch=micro,
         schedule="interleaved" if virtual_stages > 1 and degrees["pp"] > 1 else "1f1b",
-        sequence_parallel=row.get("sp") == "1" and degrees["tp"] > 1,
+        sequence_parallel=(row.get("sp") == "1" or framework == "maxtext") and degrees["tp"] > 1,
         **_recomputed(row),
         last_stage_layers=_last_stage_layers(row, degrees["pp"]),
         zero=_ZERO.get(sharding, 3 if shards > 1 else usual_zero),
@@ -365,7 +389,13 @@ def layout_of(row: Row) -> Layout:
         context_scheme="ring",
         etp=count_or(row, "etp", 1) if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
+        routing="even" if _drops_tokens(row) else "random",
     )
+
+
+def _drops_tokens(row: Row) -> bool:
+    """Return whether MaxText gave all experts as many tokens, and dropped those beyond that."""
+    return _framework(row) == "maxtext" and row.get("moe_routing") == "tokens dropped"
 
 
 def _last_stage_layers(row: Row, stages: int) -> int | None:
@@ -392,9 +422,69 @@ def _recomputed(row: Row) -> dict[str, Any]:
         return {"recompute": "full", "recompute_layers": int(layers) if layers.isdigit() else None}
     if not recompute.startswith("selective"):
         return {"recompute": "none"}
+    if _framework(row) == "maxtext":
+        return _by_policy(row)
     modules = (row.get("recompute_modules", "") or "core_attn").split("+")
     known = [each for each in modules if each in RECOMPUTE_MODULES]
     return {"recompute": "+".join(known) or "selective"}
+
+
+def _by_policy(row: Row) -> dict[str, Any]:
+    """Return what MaxText computes again by a policy: all that the policy does not keep.
+
+    A policy names what is kept, on the device or in the host's memory. Norms are always computed
+    again, and attention unless its output is kept. Activations alone, and the product after
+    attention, are little beside the GEMMs and count as kept.
+    """
+    policy = row.get("recompute_modules", "")
+    stated = dict(
+        each.split(":", 1) for each in row.get("saved_activations", "").split("+") if each
+    )
+    kept = set(stated) or set(_KEPT.get(policy, ()))
+    places = set(stated.values()) or {"offload" if "offload" in policy else "device"}
+    away = {"offload_activations": _moved(row, kept) if places == {"offload"} else 0.0}
+    if not {"query_proj", "key_proj", "value_proj"} <= kept:
+        return {"recompute": "full", **away}
+    modules = ["layernorm"]
+    if "context" not in kept:
+        modules.append("core_attn")
+    if "mlpwi" not in kept:
+        modules += ["mlp", "moe"]
+    return {"recompute": "+".join(modules), **away}
+
+
+def _moved(row: Row, kept: set[str]) -> float:
+    """Return the share of what layers keep that a policy sends to the host.
+
+    Layouts keep the inputs of all products (`shardcost.memory.saved`), a policy the results of
+    some; what it does not name and is not recomputed here stays on the device.
+    """
+    hidden, width = whole_cell(row, "hidden"), whole_cell(row, "ffn")
+    queries = whole_cell(row, "heads") * count_or(row, "head_dim", 1)
+    keys = count_or(row, "kv_heads", 1) * count_or(row, "head_dim", 1)
+    inner = (2 if row.get("gated") == "1" else 1) * width
+    sizes = {
+        "decoder_layer_input": hidden,
+        "query_proj": queries,
+        "key_proj": keys,
+        "value_proj": keys,
+        "out_proj": hidden,
+        "mlpwi": inner,
+        "mlpwo": hidden,
+    }
+    named = sum(size for name, size in sizes.items() if name in kept)
+    recomputed = 0 if "mlpwi" in kept else inner + width
+    every = 4 * hidden + 2 * queries + 2 * keys + inner + width - recomputed
+    return min(1.0, named / every)
+
+
+_DOTS: Final = frozenset({"query_proj", "key_proj", "value_proj", "out_proj", "mlpwo"})
+_KEPT: Final[Mapping[str, frozenset[str]]] = {
+    "minimal": _DOTS | {"mlpwi"},
+    "minimal_offloaded": _DOTS | {"mlpwi"},
+    "save_dot_except_logits_ffn1": _DOTS,
+}
+"""What MaxText's policies keep, by the names of its checkpoints."""
 
 
 def train_of(row: Row) -> Train:
@@ -403,12 +493,14 @@ def train_of(row: Row) -> Train:
     described = f"{row['model']} {row.get('notes', '')}".lower()
     packed = "packed" in described and "without a mask" not in described
     # DeepSpeed sums gradients of fp16 as they are.
+    # XLA reduces gradients as its GEMMs write them.
+    compiled = _framework(row) == "maxtext"
     fp16_sums = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
         dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
-        gradient_dtype="fp16" if fp16_sums else "fp32",
+        gradient_dtype="fp16" if fp16_sums else "bf16" if compiled else "fp32",
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         adapter_rank=count_or(row, "adapters", _NEMO_RANK),
         adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "all"),

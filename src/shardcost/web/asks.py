@@ -83,7 +83,7 @@ def _with(rows: Iterable[Option], *, search: bool = False) -> Callable[[type[A]]
     return extended
 
 
-@_with([options.ON, options.NETWORK])
+@_with([options.ON, options.NETWORK, options.SET])
 class _Place(Asked):
     """Where: a cluster of the catalog, or the text of a profile."""
 

@@ -47,7 +47,7 @@ Estimated = _shape(
     title=str, details=str, model=str, cluster=str, gpus=int, layout=Table, workload=Table,
     time_s=float, low_s=float, high_s=float, memory_bytes=float, tokens_per_s=float,
     tokens_per_s_per_gpu=float, mfu=float, parts=dict[str, float], compute=Table, comm=Table,
-    memory=Table, warnings=list[str], caveats=Rows, notes=list[str],
+    memory=Table, warnings=list[str], caveats=Rows, provenance=Rows, notes=list[str],
 )  # fmt: skip
 Advised = _shape(
     "Advised", "What each neighbouring layout would cost, what limits this one, what to change.",

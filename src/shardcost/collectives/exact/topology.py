@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from shardcost.cluster import CUBE_MESH, CUBE_MESH_CABLES, Cluster, Tier
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError
 from shardcost.scalars import positive_number, whole_number
+from shardcost.wiring import NEAR, Wiring
 
 Route: TypeAlias = tuple[int, ...]
 """Links one after another, as indices into `Topology.links`."""
@@ -42,6 +43,11 @@ _NETWORK_HOP: Final = 1000
 _SPINE_HOP: Final = 1
 """Cheaper than a hop through a neighbour, so that traffic between rails crosses the spines."""
 _AVOIDED_SPINE_HOP: Final = 100
+_NVLINK_HOP: Final = 10
+_SLOT_HOP: Final = 12
+_PCIE_HOP: Final = 1
+"""In a wired node: over NVLinks, if need be by way of one neighbour, else over PCIe all the way,
+never first one and then the other, which libraries do not do."""
 
 
 class Place(NamedTuple):
@@ -348,7 +354,10 @@ def of_cluster(
     together = tier.gpus // per_node
     domains = [list(chain(*servers[i : i + together])) for i in range(0, count, together)]
     for devices in domains:
-        plan.join_by_tier(devices, tier, latency_s)
+        if cluster.wiring is None:
+            plan.join_by_tier(devices, tier, latency_s)
+        else:
+            plan.join_by_wiring(devices, cluster.wiring, latency_s)
     name = f"{count} x {used} {cluster.name}"
     if len(domains) == 1:
         return plan.topology(name)
@@ -368,6 +377,20 @@ def of_cluster(
         oversubscription=oversubscription,
     )
     return plan.topology(f"{name} on {network.name}")
+
+
+def of_wiring(wiring: Wiring, gpus: int | None = None, *, latency_s: float = 0.0) -> Topology:
+    """Return a node as it is wired, its network cards included, or the first `gpus` of it.
+
+    >>> from shardcost.wiring import Cable
+    >>> bridge = Wiring(gpus=2, cables=(Cable(0, 1, 4),), link_bytes_per_s=25e9)
+    >>> of_wiring(bridge).links[0].bytes_per_s
+    100000000000.0
+    """
+    plan = _Plan()
+    devices = plan.server(wiring.gpus if gpus is None else gpus)
+    plan.join_by_wiring(devices, wiring, latency_s, with_nics=True)
+    return plan.topology(f"wired node of {len(devices)}")
 
 
 class _Plan:
@@ -467,6 +490,60 @@ class _Plan:
             self.join_cube(devices, rate / CUBE_MESH_CABLES, latency_s)
         else:
             self.join_by_pcie(devices, rate, latency_s, peer_access=tier.peer_access)
+
+    def join_by_wiring(
+        self, devices: Sequence[int], wiring: Wiring, latency_s: float, *, with_nics: bool = False
+    ) -> None:
+        """Join the first devices of a node as they are wired."""
+        latency = _latency("latency_s", latency_s)
+        at = dict(enumerate(devices))
+        server = self.places[devices[0]].server
+        each = wiring.link_bytes_per_s or 0.0
+        for one, other, links in wiring.cables:
+            if one in at and other in at:
+                self.join(at[one], at[other], links * each, latency, _NVLINK_HOP)
+        for number, (members, counts) in enumerate(wiring.switches):
+            name = self.within("nvswitch", devices) + f".{number}" * (len(wiring.switches) > 1)
+            switch = self.place(name, "switch", server)
+            for gpu, links in zip(members, counts, strict=True):
+                if gpu in at:
+                    self.join(at[gpu], switch, links * each, latency / 2, _NVLINK_HOP // 2)
+        above = self._join_sockets(at, wiring, latency, server)
+        for nic in wiring.nics if with_nics else ():
+            known = [gpu for gpu in nic.gpus if gpu in above]
+            if known and nic.bytes_per_s:
+                switch, bridge = above[known[0]]
+                port = self.place(nic.name, "nic", server)
+                place = switch if nic.way in NEAR else bridge
+                self.join(place, port, nic.bytes_per_s, 0.0, _NETWORK_HOP)
+
+    def _join_sockets(
+        self, at: Mapping[int, int], wiring: Wiring, latency: float, server: int
+    ) -> dict[int, tuple[int, int]]:
+        """Join devices by PCIe; return the switch and the host bridge above each."""
+        rate, above = wiring.pcie_bytes_per_s or 0.0, {}
+        tops: list[int] = []
+        for number, socket in enumerate(wiring.sockets):
+            bridge = top = self.place(f"host bridge {number}", "host", server)
+            if not wiring.peer_access:  # staged in memory: what goes up must not turn round before
+                top = self.place(f"host memory {number}", "host", server)
+                staged = rate * len(socket)
+                self.links.append(Link(bridge, top, staged, 0.0, _PCIE_HOP))
+            for other in tops:
+                self.join(top, other, wiring.socket_bytes_per_s or 0.0, 0.0, _PCIE_HOP)
+            tops.append(top)
+            for group, members in enumerate(socket):
+                up = down = self.place(f"pcie switch {number}.{group}", "switch", server)
+                if not wiring.peer_access:
+                    down = self.place(f"pcie switch {number}.{group} down", "switch", server)
+                self.links.append(Link(up, bridge, rate, 0.0, _PCIE_HOP))
+                self.links.append(Link(top, down, rate, 0.0, _PCIE_HOP))
+                for gpu in members:
+                    if gpu in at:
+                        self.links.append(Link(at[gpu], up, rate, latency / 2, _SLOT_HOP))
+                        self.links.append(Link(down, at[gpu], rate, latency / 2, _SLOT_HOP))
+                        above[gpu] = up, bridge
+        return above
 
     def join_by_rails(
         self,

@@ -1,0 +1,164 @@
+"""Solves for the residual of a formula, and chooses how far it reaches by points left out.
+
+What is left between measurements and a fitted formula is taken as a Gaussian process
+(`shardcost.machine.residual`). Its amplitude and length scales are those of a few
+(``catalog/tuner/start.toml``) under which points left out are predicted best, one at a time and
+group by group. The error of a point left out follows from one inverse, without solving again
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2). A point that
+the others contradict (a benchmark's spike) gets the variance that it shows, so that it does not
+bend its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.catalog import tuner_table
+from shardcost.machine.residual import Residual
+
+Floats = NDArray[np.float64]
+_NUGGET: Final = 1e-4
+"""Added to a covariance of 1, so that it can be inverted."""
+_ROUNDS: Final = 3
+"""In which points are found to be outliers."""
+
+
+class Points(NamedTuple):
+    """Measured points of one table: coordinates in logarithms, a row each, and log ratios."""
+
+    at: Floats
+    log_ratios: Floats
+    """Of measured over predicted."""
+
+
+class _Choice(NamedTuple):
+    """Of a process: the square of its amplitude, and its length scales."""
+
+    variance: float
+    scales: tuple[float, ...]
+
+
+def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
+    """Return the residual of one table; None where the formula alone does as well.
+
+    Args:
+        at: Coordinates of the points, a row each, in doublings: first the size, over which
+            residuals are smooth, then what groups points (ranks, nodes).
+        log_ratios: The natural logarithm of measured over predicted, of each point.
+    """
+    return fit_residuals([Points(at, log_ratios)])[0]
+
+
+def fit_residuals(tables: Sequence[Points]) -> list[Residual | None]:
+    """Return the residuals of several tables of one kind, which share amplitude and reach.
+
+    All None where the formula alone predicts points left out as well.
+    """
+    thinned = [_thinned(table) for table in tables]
+    if not thinned:
+        return []
+    rules = tuner_table("start")["residual"]
+    alone = score(np.concatenate([table.log_ratios for table in thinned]))
+    best, least = None, alone
+    for choice in _choices(thinned[0].at.shape[1]):
+        left = np.concatenate([errors for table in thinned for errors in _left_out(table, choice)])
+        if score(left) < least:
+            best, least = choice, score(left)
+    if best is None or least > (1 - rules["gain"]) * alone:
+        return [None] * len(tables)
+    return [_solved(table, best) for table in thinned]
+
+
+def score(errors: Floats) -> float:
+    """Return how far off errors are, in logarithms: outliers count little."""
+    return float(np.mean(np.sqrt(np.abs(errors))) ** 2) if len(errors) else 0.0
+
+
+def _choices(coordinates: int) -> Iterator[_Choice]:
+    rules = tuner_table("start")["residual"]
+    reach = [rules["reach_ranks"] if coordinates > 1 else [rules["reach_ranks"][0]]]
+    for amplitude, size, ranks in product(rules["amplitudes"], rules["reach_sizes"], *reach):
+        yield _Choice(amplitude**2, (size, *[ranks] * (coordinates - 1)))
+
+
+def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
+    """Yield the errors of points left out one by one, then of groups left out whole."""
+    covariance = _covariance(table.at, table.at, choice)
+    noise = _noise(covariance, table.log_ratios)
+    inverse = np.linalg.inv(covariance + np.diag(noise))
+    yield (inverse @ table.log_ratios) / np.diag(inverse)
+    _, group = np.unique(table.at[:, 1:], axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    for each in range(group.max() + 1) if group.max() > 0 else ():
+        out = group == each
+        # The block of the inverse that belongs to what is left out gives its error, all at once.
+        block = inverse[np.ix_(out, out)]
+        yield np.linalg.solve(block, (inverse @ table.log_ratios)[out])
+
+
+def _solved(table: Points, choice: _Choice) -> Residual:
+    covariance = _covariance(table.at, table.at, choice)
+    noise = _noise(covariance, table.log_ratios)
+    weights = np.linalg.solve(covariance + np.diag(noise), table.log_ratios)
+    return _residual(table.at, (choice.variance * weights).tolist(), choice.scales)
+
+
+def interpolating(table: Points, scales: tuple[float, ...]) -> Residual:
+    """Return the residual of given reach that passes through all points of a table."""
+    covariance = _covariance(table.at, table.at, _Choice(1.0, scales))
+    weights = np.linalg.solve(covariance + _NUGGET * np.eye(len(covariance)), table.log_ratios)
+    return _residual(table.at, weights.tolist(), scales)
+
+
+def _residual(at: Floats, weights: Sequence[float], scales: tuple[float, ...]) -> Residual:
+    return Residual(
+        points=tuple(tuple(round(float(x), 4) for x in row) for row in at),
+        weights=tuple(float(f"{weight:.5g}") for weight in weights),
+        scales=scales,
+    )
+
+
+def _covariance(at: Floats, others: Floats, choice: _Choice) -> Floats:
+    distance = np.abs(at[:, None, :] - others[None, :, :]) / np.array(choice.scales)
+    result: Floats = choice.variance * np.exp(-distance.sum(axis=2))
+    return result
+
+
+def _noise(covariance: Floats, log_ratios: Floats) -> Floats:
+    """Return the variance of each measurement: larger where the others contradict it."""
+    rules: dict[str, Any] = tuner_table("start")["residual"]
+    usual, beyond = rules["error"] ** 2, rules["outlier"] ** 2
+    noise = np.full(len(log_ratios), usual)
+    for _ in range(_ROUNDS):
+        inverse = np.linalg.inv(covariance + np.diag(noise))
+        variances = 1 / np.diag(inverse)
+        errors = (inverse @ log_ratios) * variances
+        noise = usual + np.maximum(0.0, errors**2 - beyond * (variances - noise + usual))
+    return noise
+
+
+def _thinned(table: Points) -> Points:
+    """Return a table of no more points than are kept: those close together are one, their median.
+
+    Repeated measurements are of no distance, so they are one in any case.
+    """
+    most = tuner_table("start")["residual"]["most_points"]
+    at, log_ratios, step = table.at, table.log_ratios, 0.0
+    while True:
+        keys = at.copy()
+        if step:
+            keys[:, 0] = np.round(at[:, 0] / step)
+        _, where = np.unique(np.round(keys, 4), axis=0, return_inverse=True)
+        where = where.reshape(-1)
+        count = int(where.max()) + 1 if len(where) else 0
+        if count <= most or step > at[:, 0].max() - at[:, 0].min() + 1:
+            break
+        step = 2 * step or 0.25
+    groups = [where == each for each in range(count)][:most]
+    middle = np.array([at[group].mean(axis=0) for group in groups]).reshape(-1, at.shape[1])
+    return Points(middle, np.array([np.median(log_ratios[group]) for group in groups]))
