@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardcost.calibrate.host_file import host_cluster, host_file
-from shardcost.calibrate.kernels import calibrate_kernels, profile_lines
+from shardcost.calibrate.kernels import CalibratedKernels, calibrate_kernels, profile_lines
 from shardcost.catalog import PROFILE_FIRST_LINE
 from shardcost.cli import main
 from shardcost.cluster import Cluster
@@ -22,7 +22,7 @@ from shardcost.kernels.elementwise import elementwise_time_s
 from shardcost.kernels.gemm import gemm_parts, gemm_time_s
 from shardcost.kernels.receipts import traced_gemm
 from shardcost.machine import CATALOG, by_profile, machine_of
-from shardcost.machine.kernels import KernelConstants
+from shardcost.machine.kernels import Fit, KernelConstants
 from shardcost.machine.libraries import profile_in
 from shardcost.measure.kernels.cases import FIELDS, KINDS, KernelCase, Limits, cases_for
 from shardcost.measure.kernels.numpy_device import NumpyDevice
@@ -30,9 +30,10 @@ from shardcost.measure.kernels.session import measure
 from shardcost.measure.kernels.table import HEADER, KernelTable
 from shardcost.measure.kernels.timing import NotAvailableError, Times
 from shardcost.receipt import Receipt
+from shardcost.software import Software
 from shardcost.traced import receipt
 from shardcost.validate.kernels import cases
-from shardcost.validate.validation import validate
+from shardcost.validate.validation import Stats, validate
 
 H200 = "h200_sxm"
 _HEADS = {"batch": 2, "heads": 2, "kv_heads": 1, "head_dim": 8}
@@ -211,7 +212,7 @@ def test_calibration_recovers_known_constants(tmp_path: Path) -> None:
     table = table.where(lambda row: row["dtype"] == "bf16")
     results, skipped = calibrate_kernels([table], Cluster.named(H200))
     found = {result.title: result for result in results}
-    assert set(found) == {"GEMM bf16", "elementwise"}
+    assert set(found) == {"GEMM bf16", "copy, add"}
     assert sum(skipped.values()) == 5  # burst and sustained
     for result in results:
         before, median, p90 = (
@@ -225,7 +226,7 @@ def test_calibration_recovers_known_constants(tmp_path: Path) -> None:
         assert before > 10
         assert 0 < median < 2
         assert 0 < p90 < 5
-    moved = found["elementwise"].moved
+    moved = found["copy, add"].moved
     assert moved["memory_share"][1] == pytest.approx(0.6, rel=0.05)
     assert found["GEMM bf16"].moved["launch_us"][1] == pytest.approx(6.0, rel=0.15)
 
@@ -240,6 +241,32 @@ def profile_of(tmp_path: Path, extra: str = "") -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(text + "\n".join(profile_lines(results)) + "\n" + extra)
     return path
+
+
+def test_attention_of_torch_is_not_that_of_an_engine(tmp_path: Path) -> None:
+    flash = machine_of(H200).kernels.section("attention", "flash_decode")
+    text = f'{PROFILE_FIRST_LINE}\nname = "mine"\nbased_on = "{H200}"\n'
+    slow = {**flash.constants, "grouped": {**flash.constants["grouped"], "launch_us": 99.0}}
+    none, decode = Stats(0), flash._replace(name="decode", constants=slow)
+    entry = CalibratedKernels(
+        key=("attention", "decode"),
+        title="decode flash",
+        section=decode._replace(fit=Fit("x", 9, 1.0, 2.0, "flash2")),
+        started_from=H200,
+        before=none,
+        inherited=none,
+        after=none,
+        formula_left_out=none,
+        left_out=none,
+        moved={},
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(text + "\n".join(profile_lines([entry])) + "\n")
+    cluster = profile_in(path)
+    for software, own in ((None, True), ("torch", True), ("vllm", False), ("trtllm", False)):
+        named = None if software is None else Software.named(software)
+        constants = machine_of(cluster, named).kernels.section("attention", "decode").constants
+        assert (constants["grouped"]["launch_us"] == 99) == own, software
 
 
 def read_errors(path: Path, on: Path | None) -> float:

@@ -28,7 +28,7 @@ from shardcost.machine import CATALOG, KernelConstants, machine_of
 from shardcost.machine.kernels import Fit, KernelTable, Section
 from shardcost.machine.profile_kernels import FORMS, form_of
 from shardcost.machine.residual import Residual
-from shardcost.validate.kernels import SIZES, KernelRow, row_of, sizes_of
+from shardcost.validate.kernels import LIBRARIES, SIZES, KernelRow, row_of, sizes_of
 from shardcost.validate.predictions import Floats
 from shardcost.validate.validation import Stats, measurements, stats
 
@@ -196,8 +196,9 @@ def _fastest(kept: Mapping[tuple[Key, str, str], Any], skipped: Counter[str]) ->
     """Yield families; of several kernels or formats for one section, the fastest."""
     by_key: dict[Key, list[Rows]] = {}
     for (key, dtype, kernel), entries in kept.items():
-        title = f"GEMM {dtype}" if dtype else " ".join(filter(None, (key[1], kernel)))
         cases, sizes, times = zip(*entries, strict=True)
+        kinds = ", ".join(dict.fromkeys(case.kind for case in cases))
+        title = f"GEMM {dtype}" if dtype else " ".join(filter(None, (kinds, kernel)))
         rows = Rows(key, title, cases, np.array(sizes), np.array(times))
         by_key.setdefault(key, []).append(rows)
     for several in by_key.values():
@@ -230,6 +231,7 @@ def _calibrated(rows: Rows, cluster: Cluster) -> CalibratedKernels:
         rows=len(rows.time_s),
         median_pct=_of(stats(left[gains]).median_pct),
         p90_pct=_of(stats(left[gains]).p90_pct),
+        measured_with=LIBRARIES.get(rows.cases[0].kernel, ""),
     )
     known = cluster.system in names(rows.key[0])
     return CalibratedKernels(
@@ -410,6 +412,8 @@ def profile_lines(calibrated: Sequence[CalibratedKernels]) -> list[str]:
         fit = section.fit
         lines += [f"source = {quoted(fit.source)}", f"rows = {fit.rows}"]
         lines += [f"median_pct = {fit.median_pct}", f"p90_pct = {fit.p90_pct}"]
+        if fit.measured_with:
+            lines.append(f"measured_with = {quoted(fit.measured_with)}")
         lines += _table_lines("kernels.constants", section.constants)
         if section.residual is not None:
             lines += _residual_lines(section.residual)

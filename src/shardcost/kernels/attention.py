@@ -294,8 +294,7 @@ def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) 
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     block_s = step("block", block_s, meaning="start and end of a block")
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
-    narrow = work.size if "unsplit_fill" in table else 1.0  # its tiles of keys are as many bytes
-    most = largest(1, work.tokens * narrow / table["split_tokens"])
+    most = largest(1, work.tokens / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
     share: Any = table["memory_share"]
     if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split

@@ -38,6 +38,9 @@ from shardcost.machine.libraries import (
 from shardcost.machine.profile_kernels import profile_sections
 from shardcost.software import Software
 
+_TORCH: Final = "torch"
+"""The software whose kernels `shardcost measure kernels` times."""
+
 
 class Unchanged(NamedTuple):
     """A machine of the catalog whose rates were changed."""
@@ -281,6 +284,13 @@ def _machine_of(
     like = replace(like, boost_clock_hz=clock)
     constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
     given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
+    if cluster.based_on and timed_with not in {None, _TORCH}:
+        # Engines have attention kernels of their own; torch's say nothing of those.
+        given = {
+            key: section
+            for key, section in given.items()
+            if key[0] != "attention" or section.fit.measured_with == kernels
+        }
     if ("gemm", "bf16") in given and ("gemm", "fp8") not in given:
         # What was measured in 16 bits stands in for nothing that the catalog has in 8.
         given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")

@@ -9,6 +9,7 @@ from typing import Any
 from shardcost.calibrate.kernels import CalibratedKernels
 from shardcost.report.calibrate import pair
 from shardcost.report.text import paragraph, table
+from shardcost.validate.validation import Stats
 
 
 def as_data(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def as_data(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) ->
 def as_text(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) -> str:
     """Return the report for a terminal."""
     head = (
-        "median / p90 error, %",
+        "median/p90 error, %",
         "points",
         "catalog",
         "inherited",
@@ -49,13 +50,13 @@ def as_text(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) ->
         (
             result.title,
             str(result.after.rows),
-            *map(pair, (result.before, result.inherited, result.after)),
-            pair(result.left_out),
-            pair(result.formula_left_out),
+            *map(_pair, (result.before, result.inherited, result.after)),
+            _pair(result.left_out),
+            _pair(result.formula_left_out),
         )
         for result in results
     ]
-    lines = [table(head, rows, right="123456", narrowest=10), ""]
+    lines = [table(head, rows, right="123456", narrowest=9), ""]
     lines.append(
         paragraph(
             "catalog: by the catalog's constants; inherited: as if nobody had measured this device;"
@@ -65,6 +66,11 @@ def as_text(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) ->
     )
     lines += [paragraph(f"Not used, {count} rows: {why}.", "  ") for why, count in skipped.items()]
     return "\n".join(lines)
+
+
+def _pair(errors: Stats) -> str:
+    """Return the median and the 90th percentile of errors; a dash where there are none."""
+    return pair(errors).replace(" ", "")
 
 
 def _points(result: CalibratedKernels) -> int:

@@ -53,7 +53,7 @@ _WIDTH: Final = max(map(len, SIZES.values()))
 _MODES: Final = ("graph", "call", "burst", "sustained")
 _IN_BURST: Final = 3
 """GEMMs in a row after a pause, of which the first waits for the clock to rise."""
-_LIBRARIES: Final = {"flash": "flash2", "cudnn": "cudnn"}
+LIBRARIES: Final = {"flash": "flash2", "cudnn": "cudnn"}
 """What sections of the catalog call torch's kernels of attention."""
 _MOST: Final = 10**12
 
@@ -82,7 +82,7 @@ class KernelRow(NamedTuple):
         elif self.kind == "prefill":
             batch, heads, kv_heads, head_dim, queries, context = own
             library = None if ("attention", "prefill") in on.sections else self.kernel
-            theirs = replace(on, kernels=_LIBRARIES.get(library or ""))
+            theirs = replace(on, kernels=LIBRARIES.get(library or ""))
             time_s = prefill_time_s(
                 theirs, self.dtype, batch, queries, context, heads, kv_heads, head_dim
             )
