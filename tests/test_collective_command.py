@@ -228,7 +228,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
             "bound_s",
         ),
         *("algbw_bytes_per_s", "busbw_bytes_per_s", "link_share", "link"),
-        *("alternatives", "parts", "formulas", "why", "notes", "calibrations"),
+        *("alternatives", "parts", "formulas", "why", "notes", "provenance", "calibrations"),
     ]
     result = collective_time("all_reduce", 2**26, "h100_sxm", gpus=8)
     assert found["time_s"] == float(result.time_s)

@@ -39,7 +39,7 @@ from shardcost.cluster import Device
 from shardcost.errors import BadValueError
 from shardcost.kernels.cache import hits_per_miss, kept_bytes
 from shardcost.kernels.tiles import waves_of
-from shardcost.machine.kernels import KernelConstants, clock_hz
+from shardcost.machine.kernels import KernelConstants, clock_hz, in_sms
 from shardcost.machine.linear_attention import (
     PARTITIONED,
     KernelKind,
@@ -171,6 +171,7 @@ def kernel_of(
 ) -> Kernel:
     """Return the constants of a kernel in units of a device."""
     common = tuner_table("linear_attention")["common"]
+    device = in_sms(device)
     clock = clock_hz(device)
     known = {**start_of(part, phase), **constants}
     per_clock = known["flops_per_clock" if part == "scan" else "bytes_per_clock"]

@@ -50,7 +50,7 @@ from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
 from shardcost.kernels.cache import cache_of, replayed_byte_s
 from shardcost.kernels.tiles import step_times_s, waves_of
-from shardcost.machine.kernels import KernelConstants, clock_hz
+from shardcost.machine.kernels import KernelConstants, clock_hz, in_sms
 from shardcost.machine.mla import (
     Structure,
     attention_sections,
@@ -342,6 +342,7 @@ def attention_of(
 ) -> Attention:
     """Return the constants of an attention kernel in units of a device."""
     common = tuner_table("mla")["common"]
+    device = in_sms(device)
     clock = clock_hz(device)
     peak = constants["peak_share"] * device.peak(device.multiplied(dtype).product)
     return Attention(
@@ -366,6 +367,7 @@ def attention_of(
 def gemms_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Gemms:
     """Return the constants of a kernel of GEMMs in units of a device."""
     common = tuner_table("mla")["common"]
+    device = in_sms(device)
     form = device.multiplied(dtype)
     clock = clock_hz(device)
     heights, columns = common["gemm_tile_rows"], common["gemm_tile_columns"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import log
+from math import ceil, log
 from typing import Any, Final, Literal, NamedTuple
 
 from shardcost import catalog
@@ -414,6 +414,17 @@ def is_systolic(device: Device) -> bool:
         return False
     least = catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
     return bool(peaks[_WIDE_FORMAT] / device.sms >= 1e12 * least)
+
+
+def in_sms(device: Device) -> Device:
+    """Return a device as engines' kernels see it, whose blocks run on SMs.
+
+    The peak of systolic arrays is shared by as many as an SM could be; others are unchanged.
+    """
+    if not is_systolic(device):
+        return device
+    most = 1e12 * catalog.tuner_table("gemm")["systolic"]["tflops_per_unit"]
+    return replace(device, sms=ceil(device.peak_flop_per_s[_WIDE_FORMAT] / most))
 
 
 def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
