@@ -880,7 +880,6 @@ def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float 
 def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTime:
     """Return how long a collective takes, of one size or of an array of them."""
     from shardcost.collectives.library_time import collective_time
-    from shardcost.machine.libraries import default_library
 
     cluster = cluster_of(given, finder)
     read = {option.name: value_of(given, option) for option in options.COLLECTIVE[2:]}
@@ -891,7 +890,7 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
         cluster,
         read["gpus"],
         read["nodes"],
-        library=default_library(cluster) if read["library"] is None else read["library"],
+        library=read["library"],
         mode=read["mode"],
         algorithm=read["algorithm"],
         protocol=read["protocol"],
