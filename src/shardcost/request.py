@@ -277,9 +277,6 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     software = software_of(None if name is None else finder.software(name), workload)
     models = [finder.model(name) for name in _several(given, options.MODEL)]
     clusters = _clusters(given, finder)
-    if given.get("gpus") is not None:  # on a torus, the slice with as many devices
-        most = max(values.wholes("--gpus", given["gpus"]))
-        clusters = [cluster.holding(most) for cluster in clusters]
     price = _price(given, finder, clusters)
     return {
         "model": models,
