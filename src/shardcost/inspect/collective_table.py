@@ -16,7 +16,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import FormatError, UnknownNameError, shown
 from shardcost.formats.detect import TableFile
 from shardcost.formats.reading import MeasurementLog, PassedOver, Point, Run, unsound
-from shardcost.formats.tables import Table, check_columns
+from shardcost.formats.tables import Table, check_columns, of_one
 from shardcost.inspect import log
 from shardcost.inspect.log import RunFindings
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, network_of
@@ -43,33 +43,21 @@ def inspected(
     system = None if cluster is None else cluster.system
     joined = cluster.network if cluster is not None else None
     network = network if joined is None else joined.name
-    table = _of_one(table, "cluster", "--on", system, passed_over)
-    table = _of_one(table, "network", "--network", network, passed_over)
+    for column, option, wanted in (
+        ("cluster", "--on", system),
+        ("network", "--network", network),
+    ):
+        kept = of_one(table, column, option, wanted)
+        if kept.rows < table.rows:
+            words = f"rows of another {column} than {wanted}"
+            passed_over.add(0, words, count=table.rows - kept.rows)
+        table = kept
     on = _machine(table, cluster, network)
     runs = list(_runs(table, passed_over))
     why = next((f": {each.reason}" for each in passed_over.unread()), "")
     nothing = f"has no rows to be judged{why}"
     found = MeasurementLog.of(Path(reading.file), reading.kind, runs, passed_over, nothing)
     return found, tuple(log.inspected(run, on) for run in found.runs)
-
-
-def _of_one(
-    table: Table, column: str, option: str, wanted: str | None, passed_over: PassedOver
-) -> Table:
-    """Return the rows of one machine, or of one network and of none.
-
-    Where all rows name the same, a caller who names another means those rows all the same.
-    """
-    named = {name for name in table.columns[column] if name}
-    if len(named) < 2:
-        return table
-    if wanted not in named:
-        several = ", ".join(shown(name) for name in sorted(named)[:4]) + ", …" * (len(named) > 4)
-        reason = f"has rows of several {column}s ({several}): say {option}, one of them"
-        raise FormatError(str(table.path), reason)
-    kept = table.where(lambda row: row[column] in {"", wanted})
-    passed_over.add(0, f"rows of another {column} than {wanted}", count=table.rows - kept.rows)
-    return kept
 
 
 def _machine(table: Table, cluster: Cluster | None, network: str | None) -> Cluster | None:
