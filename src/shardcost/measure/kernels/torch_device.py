@@ -147,7 +147,8 @@ class _Torch:
         # Compiled anew for each shape: of one kernel for all, the first shape decides how wide its
         # loads are, and with that by a factor of two how fast it is.
         self.torch._dynamo.reset()
-        return self.torch.compile(silu_mul, dynamic=False)
+        compiled: Callable[..., Any] = self.torch.compile(silu_mul, dynamic=False)
+        return compiled
 
 
 class TorchCpu(_Torch):
