@@ -276,3 +276,28 @@ def test_names_that_state_no_network_are_told_how_one_does(name: str) -> None:
 def test_a_stated_network_inherits_from_its_kind_and_says_so() -> None:
     result = collective_time("all_reduce", 2**20, "h100_sxm", 16, network="roce_4x100g")
     assert any("network roce_4x100g; constants inherited from roce" in n for n in result.notes)
+
+
+ASSUMED = {
+    "tpu_v4": ["device.host_link_bytes_per_s"],
+    "tpu_v5p": ["device.host_link_bytes_per_s", "device.peak_flop_per_s.int8"],
+    "tpu7x": ["device.sms", "tiers.shape"],
+    "l40s_peers": ["tiers.peer_access", "tiers.peer_gpus"],
+    "mi250": ["tiers.bytes_per_s"],
+    "rtx3090": ["gpus_per_node", "tiers.gpus", "tiers.peer_access"],
+    "w7900": ["tiers.peer_access"],
+}
+
+
+@pytest.mark.parametrize("name", ASSUMED)
+def test_what_is_assumed_cites_no_vendor(name: str) -> None:
+    sources = Cluster.named(name).sources
+    assert all(sources[path].citation.startswith("assumed: ") for path in ASSUMED[name])
+
+
+def test_no_caveat_takes_back_a_citation() -> None:
+    """A figure that is assumed as a whole has that as its source, not as its caveat."""
+    for name in catalog.names("clusters"):
+        for path, source in Cluster.named(name).sources.items():
+            outright = source.caveat.startswith("assumed") or source.caveat.endswith(": assumed")
+            assert not outright or source.citation.startswith("assumed: "), (name, path)

@@ -121,3 +121,21 @@ def test_the_generic_library_is_as_far_off_as_it_says(evidence: Path) -> None:
     # Of an architecture left out; with its own counted in, the medians are a little nearer.
     assert 100 * np.median(errors) <= fit.median_pct + 1
     assert 100 * np.quantile(errors, 0.9) <= fit.p90_pct + 3
+
+
+@pytest.mark.parametrize(
+    ("cluster", "library"),
+    [
+        ("h100_sxm", "nccl"),
+        ("mi300x", "rccl"),
+        ("arc_b60", "oneccl"),
+        ("gaudi3", GENERIC),
+        ("tpu_v5p:4x4x8", "xla"),
+    ],
+)
+def test_a_collective_runs_by_the_library_of_its_machine(cluster: str, library: str) -> None:
+    usual, named = (
+        collective_time("all_reduce", 2.0**26, cluster, 4, library=each) for each in (None, library)
+    )
+    assert usual.library == library
+    assert usual.time_s == named.time_s

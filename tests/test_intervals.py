@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import replace
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +33,9 @@ from shardcost.errors import UnknownNameError
 from shardcost.estimate import interval as of_runs
 from shardcost.formats.tables import VALIDATED, Table, read_table
 from shardcost.kernels.gemm import gemm_time_s
-from shardcost.machine import CATALOG, machine_of
+from shardcost.machine import CATALOG, Machine, machine_of
 from shardcost.machine.libraries import CATALOG_LIBRARIES
+from shardcost.program.operations import Gemm
 from shardcost.validate import layer_ops
 from shardcost.validate.shipped import ROWS
 from shardcost.validate.validation import validate
@@ -579,3 +581,38 @@ def test_inherited_constants_never_shorten(kind: str) -> None:
     }
     own = factors.get(MEASURED, 1.0)
     assert all(factors.get(each, 1.0) >= own for each in (SAME_ARCHITECTURE, OTHER_ARCHITECTURE))
+
+
+def with_own_gemms(machine: Machine, p90_pct: float, **of_device: Any) -> Machine:
+    """Return a machine with GEMMs of a profile that states an error."""
+    own = machine.kernels.gemm("bf16")
+    own = own._replace(fit=own.fit._replace(p90_pct=p90_pct), inherited_from=None)
+    like = replace(machine.kernels.like, **of_device)
+    kernels = replace(machine.kernels, sections={("gemm", "bf16"): own}, like=like)
+    return replace(machine, kernels=kernels)
+
+
+def test_no_interval_is_narrower_than_the_left_out_errors_of_a_profile_s_kernels() -> None:
+    """By each kernel's share of the time; small errors change nothing."""
+    work, layout = Decode(batch=8, context_tokens=1024), Layout()
+    usual = estimated("llama3-8b", "h200_sxm", layout, work)
+    good, poor = (with_own_gemms(usual.machine, each) for each in (1.0, 80.0))
+    found = estimated("llama3-8b", good, layout, work)
+    assert found.time_s == usual.time_s
+    assert of_runs.residuals_of(found) == of_runs.residuals_of(usual)
+    gemms = sum(each.exposed_s for each in usual.entries if isinstance(each.op, Gemm))
+    share = gemms / usual.time_s
+    assert 0.5 < share < 1
+    wide = of_runs.residuals_of(estimated("llama3-8b", poor, layout, work))
+    assert np.exp(wide.high) == pytest.approx(1 + 0.8 * share)
+    assert wide.low == -wide.high
+    assert wide.distance.endswith("the profile's own kernels")
+    many = estimated("llama3-8b", poor, Layout(tp=np.array([1, 2, 4])), work)
+    assert np.shape(of_runs.residuals_of(many).high) == (3,)
+
+
+def test_own_kernels_of_an_architecture_without_runs_are_no_own_fit() -> None:
+    machine = machine_of("h200_sxm")
+    assert of_runs.kernel_standing(with_own_gemms(machine, 1.0), "bf16") == MEASURED
+    cpu = with_own_gemms(machine, 1.0, architecture="cpu")
+    assert of_runs.kernel_standing(cpu, "bf16") == OTHER_ARCHITECTURE

@@ -360,7 +360,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"library": 3}, BadTypeError, "library"),
         ({"library": "nccl-tuner", "collective": "all_to_all"}, UnknownNameError, "all_reduce"),
         (
-            {"cluster": "gaudi3"},
+            {"cluster": "gaudi3", "library": "nccl"},
             UnknownNameError,
             "known: generic",
         ),

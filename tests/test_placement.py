@@ -470,3 +470,12 @@ def test_hostile_topology_tables_are_refused_in_one_line(tmp_path: Path) -> None
             lines.append(str(error))
     assert len(lines) > 150
     assert not [line for line in lines if "\n" in line or "mine.toml" not in line]
+
+
+def test_on_a_torus_ranks_follow_the_axes() -> None:
+    work = Train(global_batch=64, sequence_length=2048)
+    layout = Layout(dp=64, zero=3, recompute="full")
+    placed = placement_of(estimate("llama3-8b", "tpu_v5p", layout, work))
+    assert placed.is_known
+    assert placed.best_s == placed.identity_s
+    assert placed.reason == "on the torus of tpu_v5p ranks follow the axes, the last first"

@@ -16,6 +16,7 @@ from shardcost.collectives.exact.algorithms import buffer_bytes, schedule
 from shardcost.collectives.exact.simulate import simulate
 from shardcost.collectives.exact.topology import torus
 from shardcost.errors import BadValueError
+from shardcost.search.run import search
 from shardcost.torus import compact, spanned
 from shardcost.validate import training
 
@@ -171,6 +172,17 @@ def test_xla_leaves_out_what_no_gradient_needs() -> None:
     ]
     model = 2 * 8192 * 28672 * 80 * 128 * 4096
     assert flops[1] - flops[0] == pytest.approx(model, rel=1e-3)
+
+
+def test_a_search_gives_every_number_of_devices_its_own_slice() -> None:
+    work = Train(global_batch=128, sequence_length=4096)
+    space = {"gpus": (64, 128), "tp": 8, "pp": 1, "cp": 1, "zero": 3, "recompute": "full"}
+    found = search("llama3-8b", "tpu_v5p", work, space=space, software="maxtext", top=1000)
+    shapes = {each.layout.devices: each.question.cluster.tiers[-1].shape for each in found.best}
+    assert shapes == {64: (4, 4, 4), 128: (4, 4, 8)}
+    for each in found.best:
+        alone = estimate("llama3-8b", "tpu_v5p", each.layout, work, software=each.software)
+        assert each.time_s == pytest.approx(float(alone.time_s), rel=1e-9)
 
 
 ROW = {"framework": "MaxText", "recompute": "selective", "hidden": "8192", "ffn": "28672"}

@@ -277,9 +277,6 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     software = software_of(None if name is None else finder.software(name), workload)
     models = [finder.model(name) for name in _several(given, options.MODEL)]
     clusters = _clusters(given, finder)
-    if given.get("gpus") is not None:  # on a torus, the slice with as many devices
-        most = max(values.wholes("--gpus", given["gpus"]))
-        clusters = [cluster.holding(most) for cluster in clusters]
     price = _price(given, finder, clusters)
     return {
         "model": models,
@@ -880,7 +877,6 @@ def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float 
 def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTime:
     """Return how long a collective takes, of one size or of an array of them."""
     from shardcost.collectives.library_time import collective_time
-    from shardcost.machine.libraries import default_library
 
     cluster = cluster_of(given, finder)
     read = {option.name: value_of(given, option) for option in options.COLLECTIVE[2:]}
@@ -891,7 +887,7 @@ def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTi
         cluster,
         read["gpus"],
         read["nodes"],
-        library=default_library(cluster) if read["library"] is None else read["library"],
+        library=read["library"],
         mode=read["mode"],
         algorithm=read["algorithm"],
         protocol=read["protocol"],

@@ -307,7 +307,7 @@ def collective_time(
     *,
     stride: Any = 1,
     network: str | Network | None = None,
-    library: str = "nccl",
+    library: str | None = None,
     mode: str | None = None,
     algorithm: str | None = None,
     protocol: str | None = None,
@@ -332,7 +332,8 @@ def collective_time(
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
             may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it,
             ``nccl-tuner``: NCCL's own estimate, or ``generic``: textbook algorithms with assumed
-            constants.
+            constants. If left out, the one of the device's vendor (``xla`` on a torus), or
+            ``generic`` where that was never measured.
         mode: ``graph`` (if left out): kernels follow each other on the device, as in a CUDA graph
             or in nccl-tests; ``eager``: an engine launches each from the host.
         algorithm: One of `ALGORITHMS` that must run, as NCCL_ALGO says it to NCCL; the library
@@ -349,6 +350,7 @@ def collective_time(
     group = Group.on(machine.cluster, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
         _check_shapes(size, group)
+    library = machine.default_library if library is None else library
     engine, version = name_and_version(library)
     forced = Forced.named(algorithm, protocol)
     if engine == TUNER:

@@ -10,12 +10,15 @@ what training runs allocated.
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Mapping
+from math import inf, log
 from typing import Any, Final, NamedTuple
 
-from shardcost.arrays import exp, largest, smallest
+from shardcost import catalog
+from shardcost.arrays import exp, largest, log2, smallest
 from shardcost.catalog.errors import (
     MEASURED,
+    OTHER_ARCHITECTURE,
     SAME_ARCHITECTURE,
     Residuals,
     architectures_apart,
@@ -32,7 +35,7 @@ from shardcost.machine.kernels import Section
 from shardcost.machine.libraries import GENERIC, default_library
 from shardcost.machine.provenance import widening
 from shardcost.model import Model
-from shardcost.program.operations import Collective, Elementwise
+from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
 from shardcost.workload import Decode, Train
 
 FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
@@ -183,10 +186,11 @@ def bound_s(found: Estimate) -> Any:
 def residuals_of(found: Estimate) -> Residuals:
     """Return the residuals of measured runs like an estimate.
 
-    Farther ones where figures of the machine were changed, and where the generic library runs:
-    then by its interval, as far as the time is communication that nothing hides.
+    Farther ones where figures of the machine were changed, where a profile predicts its own
+    kernels worse, and where the generic library runs: then by its interval, as far as the time is
+    communication that nothing hides.
     """
-    like = _residuals_of_runs(found)
+    like = _at_least(_residuals_of_runs(found), _reach_of_own_kernels(found))
     more, generic = widening(found.cluster), _of_generic(found)
     if not more and generic is None:
         return like
@@ -198,6 +202,41 @@ def residuals_of(found: Estimate) -> Residuals:
         low, high = low + share * generic.low, high + share * generic.high
         distance.append("collectives by the generic library")
     return like._replace(low=low, high=high, distance="; ".join(filter(None, distance)))
+
+
+def _reach_of_own_kernels(found: Estimate) -> Any:
+    """Return how far off a step may be by the kernels of a profile, as a logarithm; 0 without.
+
+    For each kernel the 90th percentile of the errors of points left out of its fit (`Fit.p90_pct`
+    of a profile), by its share of the time: errors of one kernel are taken to have one sign.
+    """
+    off: dict[str, float] = {}
+    for (table, _), section in found.machine.kernels.sections.items():
+        off[table] = max(off.get(table, 0.0), section.fit.p90_pct / 100)
+    if not off:
+        return 0.0
+    off_s: Any = 0.0
+    for entry in found.entries:
+        off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s
+    return log(2) * log2(1 + off_s / found.time_s)
+
+
+_TABLES: Final[Mapping[type, str]] = {
+    Gemm: "gemm",
+    AttentionCore: "attention",
+    Elementwise: "elementwise",
+}
+"""Operations whose kernels a profile may bring along, with the table of their constants."""
+OWN_KERNELS: Final = "wider for errors of the profile's own kernels"
+
+
+def _at_least(like: Residuals, reach: Any) -> Residuals:
+    """Return residuals that reach at least so far to both sides."""
+    if not anywhere((reach > like.high) | (-reach < like.low)):
+        return like
+    distance = "; ".join(filter(None, (like.distance, OWN_KERNELS)))
+    low, high = smallest(like.low, -reach), largest(like.high, reach)
+    return like._replace(low=low, high=high, distance=distance)
 
 
 def _of_generic(found: Estimate) -> Residuals | None:
@@ -301,9 +340,20 @@ def kernel_standing(cluster: Cluster | Machine, dtype: str) -> str:
     machine = machine_of(cluster)
     kernels = machine.kernels
     standing = standing_of(kernels.gemm(dtype), kernels.like)
+    if standing == MEASURED and kernels.sections and not _has_runs_alike(kernels.like):
+        return OTHER_ARCHITECTURE
     if standing == MEASURED and kernels.changed:
         return SAME_ARCHITECTURE
     return standing
+
+
+def _has_runs_alike(device: Device) -> bool:
+    """Return whether the catalog has measured kernels of a device's architecture.
+
+    Of other architectures (a CPU that a profile describes) no run was measured, whoever's kernels.
+    """
+    measured = (catalog.cluster_named(name).device for name in catalog.names("gemm"))
+    return any(each.architecture == device.architecture for each in measured)
 
 
 def standing_of(section: Section, device: Device) -> str:

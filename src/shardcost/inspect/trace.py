@@ -26,7 +26,6 @@ from shardcost.formats.reading import LEAST_US
 from shardcost.formats.time_sets import Floats, union_of
 from shardcost.inspect.log import RunFindings
 from shardcost.inspect.log import inspected as inspected_run
-from shardcost.machine.libraries import default_library
 from shardcost.validate.collectives import times_s
 
 TOP: Final = 3
@@ -245,7 +244,6 @@ def _predicted(
             cluster,
             shape.ranks,
             stride=shape.stride or 1,
-            library=default_library(cluster),
         )
         return times_s(result, single_process=False)[which], ""
     except ShardcostError as error:

@@ -143,6 +143,8 @@ def _node_of(estimate: Estimate) -> _Wired:
         return _Wired(of_wiring(wiring))
     if even:
         return _Wired(None, f"each device of {cluster.name} has the same links to each other")
+    if tier.kind == "torus":  # `shardcost.torus`: the last axis fills first
+        return _Wired(None, f"on the torus of {cluster.name} ranks follow the axes, the last first")
     if tier.kind == "cube_mesh":
         return _Wired(of_cluster(cluster, int(cluster.gpus_per_node)))
     reason = (

@@ -152,21 +152,23 @@ def questions_of(
     software: Software | str | None = None,
     **rest: Any,
 ) -> tuple[Question, ...]:
-    """Return one question for each model on each cluster."""
+    """Return one question for each model on each cluster; on a torus, on each slice of it."""
     if not isinstance(workload, Workload):
         raise BadTypeError("workload", workload, "a Workload")
     runs = software_of(software, workload)
+    clusters = _several("cluster", cluster, Cluster)
+    places = [place for each in clusters for place in _slices(each, space)]
     questions: list[Question] = []
     first = 0
     for each in _several("model", model, Model):
         work = workload.in_formats_of(each, narrow_cache=runs.narrow_cache)
-        for where in _several("cluster", cluster, Cluster):
+        for where, part in places:
             question = Question(
                 model=each,
                 cluster=where,
                 workload=work,
                 software=runs,
-                space=space.complete(each, where, work, runs),
+                space=part.complete(each, where, work, runs),
                 asked=space,
                 number=len(questions),
                 first_cell=first,
@@ -175,6 +177,18 @@ def questions_of(
             first += question.cells
             questions.append(question)
     return tuple(questions)
+
+
+def _slices(cluster: Cluster, space: Space) -> list[tuple[Cluster, Space]]:
+    """Return where to look: on a torus, every number of devices on the slice that has as many."""
+    if cluster.tiers[-1].kind != "torus" or space.gpus is None:
+        return [(cluster, space)]
+    counts: dict[tuple[int, ...], list[int]] = {}
+    for gpus in space.gpus:
+        counts.setdefault(cluster.holding(gpus).tiers[-1].shape, []).append(gpus)
+    return [
+        (cluster.holding(alike[0]), replace(space, gpus=tuple(alike))) for alike in counts.values()
+    ]
 
 
 def _several(name: str, given: Any, kind: Any) -> list[Any]:
