@@ -24,11 +24,13 @@ from shardcost.collectives.exact.rings import Groups, LinkRates
 from shardcost.collectives.exact.schedule import Schedule, Step
 from shardcost.collectives.exact.simulate import simulate
 from shardcost.collectives.exact.topology import Topology, cube_mesh, of_cluster, of_wiring
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import FormatError
 from shardcost.estimate.result import Estimate
 from shardcost.formats.detect import read_file
-from shardcost.inspect.machine_file import machine_file
+from shardcost.inspect.machine_file import machine_file, with_network
 from shardcost.inspect.topology import TopologyInspection, inspected
+from shardcost.machine import machine_of
 from shardcost.report.placement import as_text
 from shardcost.search import placement
 from shardcost.search.placement import placement_of
@@ -395,7 +397,26 @@ def test_a_file_that_says_too_little_is_refused_in_one_line(
     assert main(["inspect", str(topo), "--on", "l40s", "--write-machine", taken]) == 2
     assert "one that the catalog does not have" in capsys.readouterr().err
     assert main(["inspect", str(topo), "--on", "l40s", "--write-machine", out]) == 0
-    assert f"--on {out} --network ib_1x100g" in capsys.readouterr().out
+    assert f"Machine: --on {out}\n" in capsys.readouterr().out
+
+
+def test_the_machine_file_has_the_network_that_the_cards_suggest_or_the_caller_names(
+    tmp_path: Path,
+) -> None:
+    inspection = inspection_of(tmp_path / "topo", dgx_h100())
+    for network in ("ib_8x400g", "roce_4x100g"):
+        written = tmp_path / f"{network}_box.toml"
+        named = with_network(inspection, None if network == inspection.network else network)
+        written.write_text(machine_file(named, "mine"), encoding="utf-8")
+        cluster = Cluster.from_file(written)
+        assert cluster.network == Cluster.named("h100_sxm", network).network
+        alone = collective_time("all_reduce", 2.0**28, machine_of(cluster), 16)
+        given = collective_time(
+            "all_reduce", 2.0**28, machine_of(Cluster.from_file(written, network)), 16
+        )
+        assert float(alone.time_s) == float(given.time_s)
+    without = replace(inspection, network=None)
+    assert "network" not in tomllib.loads(machine_file(without, "mine"))
 
 
 def _mutated(value: Any, draw: random.Random) -> Any:

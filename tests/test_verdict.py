@@ -17,6 +17,7 @@ from shardcost.collectives.library_time import collective_time
 from shardcost.estimate import estimate
 from shardcost.formats.kineto import Trace
 from shardcost.formats.reading import Point, Run
+from shardcost.formats.tables import write_table
 from shardcost.inspect import trace_verdict
 from shardcost.inspect.causes import PRICES, Curve, causes, priced
 from shardcost.inspect.log import inspected
@@ -24,6 +25,7 @@ from shardcost.inspect.trace import GroupFindings, Shape, TraceFindings
 from shardcost.inspect.verdict import FINE, ROW_CAUSES, SLOW, UNKNOWN, Verdict, judged
 from shardcost.layout import Layout
 from shardcost.machine import machine_of
+from shardcost.measure.table import HEADER
 from shardcost.model import Model
 from shardcost.report.verdict import as_data, as_text
 from shardcost.workload import Train
@@ -228,7 +230,7 @@ def test_check_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixt
     ("arguments", "words"),
     [
         (["{log}"], "name it with --on"),
-        (["{config}"], "not a log of collectives or a trace"),
+        (["{config}"], "not a log or table of collectives or a trace"),
         (["{log}", "--on", "h100_sxm", "--tp", "8"], "is for traces"),
     ],
 )
@@ -243,6 +245,79 @@ def test_check_refuses_what_it_cannot_judge(
     assert cli.main(["check", *filled]) == 2
     captured = capsys.readouterr()
     assert words in " ".join((captured.out + captured.err).split())
+
+
+def table_of(path: Path, curves: Sequence[tuple[Curve, np.ndarray]], **cells: str) -> Path:
+    """Write curves as `shardcost measure` does, each with cells of its own."""
+    rows = []
+    for of, times_s in curves:
+        network = of.cluster.network.name if of.cluster.network and of.crosses else ""
+        per_node = min(of.gpus, int(of.cluster.gpus_per_node))
+        for size, time_s in zip(of.size_bytes, times_s, strict=True):
+            row = dict.fromkeys(HEADER, "") | {
+                "dataset": "measured_nccl_2.28",
+                "cluster": of.cluster.name,
+                "network": network,
+                "nodes": str(of.gpus // per_node),
+                "gpus_per_node": str(per_node),
+                "num_gpus": str(of.gpus),
+                "library": "nccl",
+                "single_process": "0",
+                "collective": of.collective,
+                "size_bytes": str(int(size)),
+                "time_us": f"{1e6 * time_s:.3f}",
+            }
+            rows.append(list((row | cells).values()))
+    write_table(path, HEADER, rows)
+    return path
+
+
+def test_check_judges_the_curves_of_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside, across = curve(*PLACES[0]), curve(*PLACES[3])
+    good = table_of(tmp_path / "good.csv", [(inside, inside.time_s()), (across, across.time_s())])
+    assert cli.main(["check", str(good)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "And 1 more curve." in text
+    assert "Verdict: fine" in text
+    slow = across.time_s(protocol="LL")
+    bad = table_of(
+        tmp_path / "bad.csv",
+        [(inside, inside.time_s(protocol="LL")), (across, slow)],
+        cluster="local",
+    )
+    assert cli.main(["check", str(bad)]) == 2  # the column names no machine of the catalog
+    assert "name it with --on" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["check", str(bad), "--on", "h100_sxm", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["verdict"], data["causes"][0]["cause"]) == ("slow", "ll_only")
+    assert [(each["num_gpus"], each["nodes"]) for each in data["runs"]] == [(8, 1), (16, 2)]
+    assert data["points"][-1]["line"] == 1 + len(SIZES)
+
+
+def test_a_table_that_cannot_be_judged_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = curve(*PLACES[0]), curve("a100_sxm", None, 8, "all_reduce")
+    curves = [(one, one.time_s()), (other, other.time_s())]
+    several = table_of(tmp_path / "several.csv", curves)
+    forced = table_of(tmp_path / "forced.csv", curves[:1], algorithm="ring")
+    blank = table_of(tmp_path / "blank.csv", curves[:1], time_us="")
+    gemm = tmp_path / "gemm.csv"
+    write_table(gemm, "gpu dtype m n k time_us".split(), [["h100_sxm", "bf16", 8, 8, 8, 9.0]])
+    for path, words in (
+        (several, "rows of several clusters (a100_sxm, h100_sxm): say --on"),
+        (forced, "has no rows to be judged: rows with a forced algorithm or protocol"),
+        (blank, "has no rows to be judged: rows without a measured time"),
+        (gemm, "is a table of gemm; collectives are checked"),
+    ):
+        assert cli.main(["check", str(path)]) == 2
+        captured = capsys.readouterr()
+        assert words in captured.err.replace("'", ""), path
+        assert captured.err.count("\n") == 1
+    assert cli.main(["check", str(several), "--on", "a100_sxm"]) == 0
+    assert "rows of another cluster than a100_sxm" in " ".join(capsys.readouterr().out.split())
 
 
 def trace_findings(achieved_s: float, exposed_s: float) -> TraceFindings:

@@ -177,6 +177,8 @@ BY_NAME: Final = {figure.name: figure for figure in FIGURES}
 BY_PATH: Final = {figure.path: figure for figure in FIGURES}
 ALIASES: Final = {"link": "link.bandwidth", "host.link": "device.host_link"}
 _NETWORK: Final = "network."
+_OF_SLICE: Final = frozenset({"tiers.gpus", "tiers.shape"})
+"""What a slice of a torus has less of; its links are those of the whole."""
 _OF_TORUS: Final = frozenset({"shape", "wraps", "axis_shares", "devices_per_chip"})
 
 
@@ -312,7 +314,8 @@ def _changes(cluster: Cluster) -> Iterator[Change]:
         peaks = {**known.device.peak_flop_per_s, **cluster.device.peak_flop_per_s}
         for figure in (*FIGURES, *map(peak_of, peaks)):
             before, after = value_of(known, figure), value_of(cluster, figure)
-            if figure.table != "network" and before != after:
+            is_slice = figure.path in _OF_SLICE and known.tiers[-1].kind == "torus"
+            if figure.table != "network" and before != after and not is_slice:
                 yield Change(figure, before, after)
     usual = unchanged_network(cluster)
     if usual is None:

@@ -32,6 +32,7 @@ _EXAMPLES: Final = """\
   shardcost calibrate two-nodes.txt --name my-cluster --on h100_sxm --network ib_8x400g
   shardcost collective all_reduce --size 64MiB --gpus 8 --on my-cluster.toml
   shardcost calibrate kernels.csv all_reduce.txt --name my-cluster
+  shardcost calibrate steps.csv --name my-cluster
   shardcost calibrate vllm-*.json --name my-vllm --model llama3-8b --on h100_sxm --software vllm
 """
 
@@ -44,12 +45,17 @@ def parser() -> options.Parser:
         " write a profile that every command takes with --on. Files: whatever `shardcost inspect`"
         " knows to hold times of collectives, and tables of `shardcost measure kernels`. From"
         " results of serving benchmarks: the host's constants of"
-        " the engine that served, as a file that every command takes with --software.",
+        " the engine that served, as a file that every command takes with --software. From a table"
+        " of step times of training runs: slowdown and overhead of the framework, likewise.",
         _EXAMPLES,
     )
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="logs, traces, measured tables")
-    add("--name", required=True, help="of the profile or engine: NAME.toml is written")
+    add(
+        "--name",
+        required=True,
+        help="of the profile or engine: NAME.toml is written (NAME-software.toml for step times)",
+    )
     add("--on", metavar="CLUSTER", help="catalog name of the machine, where files do not say it")
     add("--network", metavar="NET", help="catalog name: what joins the nodes")
     add("--gpus", metavar="N", help="GPUs that took part, where files do not say")
@@ -72,36 +78,58 @@ def run(given: Namespace) -> int:
     with shown_progress(wanted=not given.json, unit="MB", per=10**6) as tick:
         readings = [with_gpus(read_file(Path(file), tick or no_tick), gpus) for file in given.files]
     served = [reading for reading in readings if isinstance(reading, ServingResults)]
-    others = [reading for reading in readings if not isinstance(reading, ServingResults)]
-    if not served:
-        return options.print_report(given, *_cluster(given, name, others))
-    if not others:
-        return options.print_report(given, *_engine(given, name, served))
-    # Two files: the cluster's profile, and the engine that served on it.
-    cluster = _cluster(given, name, others, both=True)
-    engine = _engine(given, f"{name}-engine", served, both=True)
+    steps = [reading for reading in readings if _is_table(reading, "training")]
+    others = [
+        each for each in readings if not isinstance(each, ServingResults) and each not in steps
+    ]
+    _check_options(given, served, steps, others)
+    # One file each: the cluster's profile, the engine that served on it, the training framework.
+    several = bool(served) + bool(steps) + bool(others) > 1
+    parts: dict[str, Shown] = {}
+    if others:
+        parts["cluster"] = _cluster(given, name, others)
+    if served:
+        engine = f"{name}-engine" if several else name
+        parts["software"] = _engine(given, engine, served, alone=not several)
+    if steps:
+        profile = _output(given, name) if others else None
+        parts["training"] = _steps(given, f"{name}-software", steps, profile, use=not served)
+    if not several:
+        return options.print_report(given, *next(iter(parts.values())))
     return options.print_report(
         given,
-        lambda: {"cluster": cluster[0](), "software": engine[0]()},
-        lambda: f"{cluster[1]()}\n\n{engine[1]()}",
+        lambda: {key: data() for key, (data, _) in parts.items()},
+        lambda: "\n\n".join(text() for _, text in parts.values()),
     )
 
 
-def _cluster(
-    given: Namespace, name: str, readings: Sequence[Reading], *, both: bool = False
-) -> Shown:
+def _check_options(
+    given: Namespace, served: Sequence[Any], steps: Sequence[Any], others: Sequence[Any]
+) -> None:
+    """Raise for options about files that are not there."""
+    wanted = deployment.requested(given)
+    if steps:
+        wanted = [flag for flag in wanted if flag != "--software"]
+    if wanted and not served:
+        raise UsageError(f"{wanted[0]} is for results of serving benchmarks; no file has any")
+    if given.library is not None and not others:
+        raise UsageError("--library is for times of collectives; no file has any")
+
+
+def _output(given: Namespace, name: str) -> str:
+    return str(given.output or f"{name}.toml")
+
+
+def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> Shown:
     """Fit the constants of a cluster's kernels, collectives or both; return the report."""
     from shardcost.calibrate.profile import as_profile
     from shardcost.catalog import PROFILE_FIRST_LINE
     from shardcost.files import write_whole
     from shardcost.report import calibrate, calibrate_kernels
 
-    wanted = deployment.requested(given)
-    if wanted and not both:
-        raise UsageError(f"{wanted[0]} is for results of serving benchmarks; no file has any")
-    target = _target(given.output or f"{name}.toml", PROFILE_FIRST_LINE)
-    tables = [each.table for each in readings if _has_kernels(each)]
-    rest = [each for each in readings if not _has_kernels(each)]
+    target = _target(_output(given, name), PROFILE_FIRST_LINE)
+    tables = [each.table for each in readings if _is_table(each, "kernels")]
+    rest = [each for each in readings if not _is_table(each, "kernels")]
     collectives = _collectives(given, rest) if rest else None
     kernels = _kernels(given, name, tables, collectives) if tables else None
     if kernels is not None and kernels.text is not None:
@@ -140,10 +168,10 @@ class _Kernels(NamedTuple):
     """A hardware file of its own, where the machine is none of the catalog's."""
 
 
-def _has_kernels(reading: Reading) -> TypeGuard[TableFile]:
+def _is_table(reading: Reading, kind: str) -> TypeGuard[TableFile]:
     from shardcost.formats.detect import TableFile
 
-    return isinstance(reading, TableFile) and reading.table.kind == "kernels"
+    return isinstance(reading, TableFile) and reading.table.kind == kind
 
 
 def _collectives(
@@ -193,7 +221,7 @@ def _kernels(
 
 
 def _engine(
-    given: Namespace, name: str, readings: Sequence[ServingResults], *, both: bool = False
+    given: Namespace, name: str, readings: Sequence[ServingResults], *, alone: bool
 ) -> Shown:
     """Fit the host's constants of a serving engine; return the report."""
     from shardcost.calibrate.serving import calibrate, fit_of
@@ -206,15 +234,55 @@ def _engine(
     from shardcost.report.calibrate_serving import as_data, as_text
     from shardcost.report.inspect_serving import in_words
 
-    if given.library is not None and not both:
-        raise UsageError("--library is for times of collectives; no file has any")
-    output = None if both else given.output
+    output = given.output if alone else None
     target = _target(output or f"{checked_software_name(name)}.toml", FIRST_LINE)
     runs = [run for reading in readings for run in reading.runs]
     served_by = deployment.deployment_of(given, runs)
     result = calibrate(served_by, runs, _say if sys.stderr.isatty() else lambda _: None)
     write_whole(target, as_software_file(name, result.software, fit_of(result)))
     shown = (name, str(target), in_words(served_by), readings, result)
+    return lambda: as_data(*shown), lambda: as_text(*shown)
+
+
+def _steps(
+    given: Namespace,
+    name: str,
+    readings: Sequence[TableFile],
+    profile: str | None,
+    *,
+    use: bool,
+) -> Shown:
+    """Fit a framework's constants to step times; return the report.
+
+    Args:
+        given: The options.
+        name: Of the software.
+        readings: Tables of training runs.
+        profile: The file that the same call wrote for their machine, if it did.
+        use: Whether ``--software`` is the framework; else it is a serving engine.
+    """
+    from shardcost.calibrate.software_file import (
+        FIRST_LINE,
+        as_software_file,
+        checked_software_name,
+    )
+    from shardcost.calibrate.steps import calibrate, fit_of
+    from shardcost.files import write_whole
+    from shardcost.report.calibrate_steps import as_data, as_text
+
+    output = given.output if profile is None and use else None
+    target = _target(output or f"{checked_software_name(name)}.toml", FIRST_LINE)
+    on = profile or given.on
+    if on is None and given.network is not None:
+        raise UsageError("--network of step times needs --on CLUSTER (or a column network)")
+    result = calibrate(
+        [reading.table for reading in readings],
+        None if on is None else options.cluster(on, given.network),
+        options.software(given.software) if use and given.software is not None else None,
+        _say if sys.stderr.isatty() else lambda _: None,
+    )
+    write_whole(target, as_software_file(name, result.software, fit_of(result)))
+    shown = (name, str(target), readings, result)
     return lambda: as_data(*shown), lambda: as_text(*shown)
 
 

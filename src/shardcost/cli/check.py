@@ -13,12 +13,15 @@ from shardcost.cli import options
 from shardcost.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
+    from shardcost.cluster import Cluster
     from shardcost.estimate.result import Estimate
+    from shardcost.formats.detect import TableFile
     from shardcost.inspect.files import Inspected
 
 _EXAMPLES: Final = """\
   shardcost check all_reduce.txt --on h100_sxm
   shardcost check two_nodes.txt --on h100_sxm --network ib_8x400g --json
+  shardcost check measured.csv --on my-cluster.toml
   shardcost check rank*.json.gz --on h100_sxm --network ib_8x400g
   shardcost check rank0.json.gz --on h100_sxm --model llama3-70b --tp 8 --gpus 8 \\
       --prefill --batch 1 --prompt-tokens 8192
@@ -35,7 +38,9 @@ def parser() -> options.Parser:
     )
     parser = options.Parser("check", text, _EXAMPLES)
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILE", help="logs of collectives, or profiler traces")
+    add(
+        "files", nargs="+", metavar="FILE", help="logs or tables of collectives, or profiler traces"
+    )
     add("--on", metavar="CLUSTER", help=f"{table.ON.help} (what a file names)")
     add("--model", metavar="MODEL", help="of a trace: compare its exposed communication as well")
     options.add_options(parser, table.MACHINE[2:])
@@ -51,7 +56,7 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Print the verdict on each file; traces are of ranks of one job."""
-    from shardcost.formats.detect import read_file, with_gpus
+    from shardcost.formats.detect import TableFile, read_file, with_gpus
     from shardcost.formats.kineto import Trace
     from shardcost.formats.reading import MeasurementLog
     from shardcost.inspect.files import inspected
@@ -62,13 +67,16 @@ def run(given: Namespace) -> int:
     gpus = values.count("--gpus", given.gpus)
     readings = [read_file(Path(file)) for file in given.files]
     for reading in readings:
-        if not isinstance(reading, MeasurementLog | Trace):
-            rule = f"of kind {reading.kind}, not a log of collectives or a trace"
+        if not isinstance(reading, MeasurementLog | TableFile | Trace):
+            rule = f"of kind {reading.kind}, not a log or table of collectives or a trace"
             raise FormatError(reading.file, f"{rule} (`shardcost inspect` explains it)")
     estimate = _estimate(given, any(isinstance(reading, Trace) for reading in readings))
     if estimate is None:  # else it counts those of the layout
         readings = [with_gpus(reading, gpus) for reading in readings]
-    results = [_judged(each, estimate) for each in inspected(readings, cluster, given.network)]
+    tables = [reading for reading in readings if isinstance(reading, TableFile)]
+    others = [reading for reading in readings if not isinstance(reading, TableFile)]
+    results = [_judged(each, estimate) for each in inspected(others, cluster, given.network)]
+    results += [_table(each, cluster, given.network) for each in tables]
     if given.json:
         options.print_json(as_data(results))
     else:
@@ -77,6 +85,15 @@ def run(given: Namespace) -> int:
     if verdicts <= {FINE}:
         return 0
     return 2 if verdicts <= {FINE, UNKNOWN} else 1
+
+
+def _table(reading: TableFile, cluster: Cluster | None, network: str | None) -> Inspected:
+    from shardcost.inspect import collective_table
+    from shardcost.inspect.files import Inspected
+    from shardcost.inspect.verdict import judged
+
+    log, findings = collective_table.inspected(reading, cluster, network)
+    return Inspected((log,), findings, judged(findings))
 
 
 def _judged(each: Inspected, estimate: Estimate | None) -> Inspected:

@@ -95,7 +95,7 @@ def run(given: Namespace) -> int:
 
 
 def _written(given: Namespace, results: Sequence[Inspected]) -> str | None:
-    """Write the machine of a topology file; return the options that take it."""
+    """Write the machine of a topology file; return the option that takes it."""
     if given.write_machine is None:
         return None
     from shardcost.files import write_whole
@@ -110,8 +110,7 @@ def _written(given: Namespace, results: Sequence[Inspected]) -> str | None:
         raise BadValueError("--write-machine", given.write_machine, "a file that ends in .toml")
     inspection = with_network(found[0], given.network)
     write_whole(path, machine_file(inspection, path.stem))
-    network = f" --network {inspection.network}" if inspection.network else ""
-    return f"--on {given.write_machine}{network}"
+    return f"--on {given.write_machine}"
 
 
 def _deployment(given: Namespace, served: Sequence[ServingResults]) -> Deployment | None:

@@ -208,6 +208,7 @@ _MADE: Final = {
 }
 """Columns of tables with a figure a row that stand in no header: reading makes them."""
 _COLUMNS_SHOWN: Final = 12
+_VALUES_SHOWN: Final = 4
 _MEANT: Final = 0.5
 """Likeness from which on a header is taken for a misspelt one of a kind."""
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
@@ -330,6 +331,28 @@ def unknown_columns(table: Table) -> list[str]:
     """Return the columns, not all blank, that predictions of a table's kind do not know."""
     known = _known_columns(table.kind) | (_MADE if table.origins is not None else set())
     return [name for name, cells in table.columns.items() if name not in known and any(cells)]
+
+
+def of_one(table: Table, column: str, option: str, wanted: str | None) -> Table:
+    """Return the rows whose cell in a column is `wanted` or blank.
+
+    Where all rows name the same, a caller who wants another means those rows all the same.
+
+    Args:
+        table: The table, with or without the column.
+        column: What rows may differ in.
+        option: By which a user says what is wanted, for the error.
+        wanted: None where nothing is said.
+    """
+    named = {name for name in table.columns.get(column, ()) if name}
+    if len(named) < 2:
+        return table
+    if wanted not in named:
+        some = ", ".join(map(shown, sorted(named)[:_VALUES_SHOWN]))
+        some += ", …" * (len(named) > _VALUES_SHOWN)
+        reason = f"has rows of several {column}s ({some}): say {option}, one of them"
+        raise FormatError(str(table.path), reason)
+    return table.where(lambda row: row[column] in {"", wanted})
 
 
 def begins_like_a_table(head: str) -> bool:

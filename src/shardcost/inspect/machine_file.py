@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from shardcost.catalog import cluster_in_text, cluster_named, preset, tuner_table
+from shardcost.catalog import (
+    cluster_in_text,
+    cluster_named,
+    network_named,
+    preset,
+    tuner_table,
+)
 from shardcost.catalog.wiring import topology_table
 from shardcost.cluster import CUBE_MESH, Cluster
 from shardcost.errors import FormatError
@@ -185,10 +191,10 @@ def _text(inspection: TopologyInspection, name: str, base: Cluster, wiring: Wiri
     lines = [
         _HEAD,
         *(f"# Fault: {_printable(fault)}" for fault in inspection.faults),
-        *([f"# Its network: --network {inspection.network}"] if inspection.network else []),
         f"name = {quoted(name)}",
         f"title = {quoted(title)}",
         f"gpus_per_node = {_inline(_read(wiring.gpus))}",
+        *_network_line(inspection),
         "",
         "[device]",
         *(f"{key} = {_inline(value)}" for key, value in device.items()),
@@ -209,6 +215,14 @@ def _text(inspection: TopologyInspection, name: str, base: Cluster, wiring: Wiri
     cited = "\n".join(lines)
     used = {key: text for key, text in sources.items() if f"source = {quoted(key)}" in cited}
     return "\n".join([*lines, *(f"{key} = {quoted(text)}" for key, text in used.items()), ""])
+
+
+def _network_line(inspection: TopologyInspection) -> list[str]:
+    """Return the network by its name, which constants measured on it are known by."""
+    if inspection.network is None:
+        return []
+    network = network_named(inspection.network)
+    return [f"network = {quoted(network.name)}  # {_printable(network.title)}"]
 
 
 def _link(

@@ -98,7 +98,7 @@ def _of_library(what: str, used: Calibration) -> Origin:
         return Origin(what, SCALED, f"{name}from {used.system} by its datasheet")
     if used.inherited_from:
         return Origin(what, INHERITED, f"{name}from {', '.join(used.inherited_from)}")
-    return Origin(what, MEASURED, f"{name}{used.fit.rows:,} rows")
+    return _fitted(what, name, used.fit.rows)
 
 
 def _of_section(what: str, used: Section, kernels: KernelConstants, *, changed: bool) -> Origin:
@@ -106,7 +106,14 @@ def _of_section(what: str, used: Section, kernels: KernelConstants, *, changed: 
         return Origin(what, INHERITED, f"from {used.inherited_from}")
     if changed and kernels.changed:
         return Origin(what, SCALED, f"from {used.system} by its datasheet")
-    return Origin(what, MEASURED, f"{used.fit.rows:,} rows")
+    return _fitted(what, "", used.fit.rows)
+
+
+def _fitted(what: str, name: str, rows: int) -> Origin:
+    """Return constants of the machine itself: of no rows, they are assumptions."""
+    if rows == 0:
+        return Origin(what, ASSUMED, f"{name}nothing was measured")
+    return Origin(what, MEASURED, f"{name}{rows:,} rows")
 
 
 def _experts(kernels: KernelConstants, *, changed: bool) -> Origin | None:

@@ -9,9 +9,9 @@ from shardcost.inspect.files import Inspected
 from shardcost.inspect.trace import TraceFindings
 from shardcost.inspect.verdict import FINE, SLOW, UNEVEN, UNKNOWN
 from shardcost.report import inspect
-from shardcost.report.inspect_log import summary
+from shardcost.report.inspect_log import summary, unread_in_words
 from shardcost.report.inspect_trace import summary as trace_summary
-from shardcost.report.text import heading, paragraph
+from shardcost.report.text import heading, paragraph, paragraphs
 from shardcost.report.verdict import as_data as verdict_as_data
 from shardcost.report.verdict import as_text as verdict_as_text
 
@@ -40,6 +40,15 @@ def as_text(results: Sequence[Inspected]) -> str:
 def _one_as_text(each: Inspected) -> str:
     findings = each.findings
     files = ", ".join(reading.file for reading in each.readings)
-    what = trace_summary(findings) if isinstance(findings, TraceFindings) else summary(findings[0])
+    said = []
+    if isinstance(findings, TraceFindings):
+        what = trace_summary(findings)
+    else:
+        what = summary(findings[0])
+        more = len(findings) - 1
+        what += f" And {more} more curve{'s' * (more > 1)}." * (more > 0)
+        if each.reading.kind == "measured-table":  # of logs, other output is not read either
+            said = unread_in_words(each.reading.unread)
     head = heading(paragraph(f"{files}: {what}", "  "))
-    return head if each.verdict is None else f"{head}\n{verdict_as_text(each.verdict)}"
+    verdict = "" if each.verdict is None else verdict_as_text(each.verdict)
+    return "\n".join(filter(None, (head, verdict, paragraphs(said))))

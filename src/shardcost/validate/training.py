@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from shardcost.arrays import ceil_div
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Network
 from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError
@@ -86,10 +86,15 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     return by_row(table, lambda row: float(estimate_of(row, fitted=fitted).time_s))
 
 
-def estimate_of(row: Row, software: Software | None = None, fitted: Fitted = CATALOG) -> Estimate:
-    """Return the estimate of one row's run, by its framework or by another."""
+def estimate_of(
+    row: Row,
+    software: Software | None = None,
+    fitted: Fitted = CATALOG,
+    cluster: Cluster | None = None,
+) -> Estimate:
+    """Return the estimate of one row's run, by its framework or by another, there or elsewhere."""
     software = software or software_of(row)
-    on = machine_of_row(row, software, fitted)
+    on = machine_of_row(row, software, fitted, cluster)
     return estimate(model_of(row), on, layout_of(row), train_of(row), software=software)
 
 
@@ -223,12 +228,18 @@ _MAMBA_TAPS: Final = 4
 """Of the convolution, in every published Mamba-2 model (Dao & Gu 2024, arXiv:2405.21060)."""
 
 
-def machine(row: Row) -> Cluster:
-    """Return the cluster of the catalog that a row names, with as many links as the row says."""
+def machine(row: Row, cluster: Cluster | None = None) -> Cluster:
+    """Return the cluster of the catalog that a row names, with as many links as the row says.
+
+    A cluster that is given comes first; it has the row's network where it has none.
+    """
     slices = count_or(row, "slices", 1)
     network = row.get("network", "") or (_BETWEEN_SLICES if slices > 1 else None)
     name = row.get("cluster", "")
-    cluster = Cluster.named(SERVERS.get(name, name), network)
+    if cluster is None:
+        cluster = Cluster.named(SERVERS.get(name, name), network)
+    elif cluster.network is None and network is not None:
+        cluster = replace(cluster, network=Network.named(network))
     if cluster.tiers[-1].kind == "torus":
         shape = _TOPOLOGY.fullmatch(row.get("topology", ""))
         if shape is not None:
@@ -256,14 +267,16 @@ _BETWEEN_SLICES: Final = "dcn"
 _LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
-def machine_of_row(row: Row, software: Software, fitted: Fitted = CATALOG) -> Machine:
+def machine_of_row(
+    row: Row, software: Software, fitted: Fitted = CATALOG, on: Cluster | None = None
+) -> Machine:
     """Return the machine of a row's run, its network as fast as the row says it was.
 
     Where the tensor group stays inside a node, the network carries sums of gradients: the rate of
     one over all devices, which passes the network once for each node, tells what one crossing
     takes. Gathers of tensor groups across nodes are priced by the network's own constants.
     """
-    cluster = machine(row)
+    cluster = machine(row, on)
     inside = count_or(row, "tp", 1) <= cluster.tiers[-1].gpus and count_or(row, "dp", 1) > 1
     rate, gpus = row.get("ar_GBps_measured", ""), whole_cell(row, "gpus")
     if not (rate and inside) or cluster.network is None or gpus <= cluster.tiers[-1].gpus:
@@ -311,9 +324,11 @@ rates inside a node; those of sums from runs with nothing amiss, whose crossings
 elsewhere."""
 
 
-def software_of(row: Row) -> Software:
-    """Return the framework of a row, with what the row itself states of it."""
-    software = Software.named(_framework(row))
+def software_of(
+    row: Row, software: Software | None = None, cluster: Cluster | None = None
+) -> Software:
+    """Return the framework of a row, or another one, with what the row itself states of it."""
+    software = software or Software.named(framework_of(row))
     stated = {"no": "none", "asyncTP": "chunked"}.get(row.get("tp_overlap", ""))
     if stated is not None:
         software = replace(software, tp_overlap=stated)
@@ -326,18 +341,18 @@ def software_of(row: Row) -> Software:
         software = replace(software, expert_launch="each")
     if row.get("cuda_graph") in _WHOLE_GRAPHS:
         software = replace(software, launch="graph")
-    if software.host_per_hop_s is None or _has_slow_hops(row):
+    if software.host_per_hop_s is None or _has_slow_hops(row, cluster):
         return software
     return replace(software, host_per_hop_s=None)
 
 
-def _has_slow_hops(row: Row) -> bool:
+def _has_slow_hops(row: Row, cluster: Cluster | None) -> bool:
     """Return whether a gather over all devices took unusually long for each of them.
 
     In such runs the host spends time on every rank of every collective, inside a node too; in
     others that stays hidden behind the host's other work.
     """
-    on, gpus = machine(row), whole_cell(row, "gpus")
+    on, gpus = machine(row, cluster), whole_cell(row, "gpus")
     if not row.get("ag_GBps_measured", "") or gpus <= on.gpus_per_node:
         return False
     waited_s = GATHERED_BYTES * (
@@ -353,7 +368,8 @@ _SLOW_HOP_S: Final = 1e-4
 """Runs have either a third of this or three times as much."""
 
 
-def _framework(row: Row) -> str:
+def framework_of(row: Row) -> str:
+    """Return the name that the catalog has for a row's framework."""
     name = row.get("framework", "").lower()
     return next((result for start, result in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
 
@@ -364,7 +380,7 @@ def layout_of(row: Row) -> Layout:
     MaxText splits activations between tensor-parallel products along the width of the model, which
     sends and computes as much as sequence parallelism does (`activation_embed` in its base.yml).
     """
-    framework = _framework(row)
+    framework = framework_of(row)
     degrees: dict[str, Any] = {
         name: count_or(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")
     }
@@ -395,7 +411,7 @@ def layout_of(row: Row) -> Layout:
 
 def _drops_tokens(row: Row) -> bool:
     """Return whether MaxText gave all experts as many tokens, and dropped those beyond that."""
-    return _framework(row) == "maxtext" and row.get("moe_routing") == "tokens dropped"
+    return framework_of(row) == "maxtext" and row.get("moe_routing") == "tokens dropped"
 
 
 def _last_stage_layers(row: Row, stages: int) -> int | None:
@@ -416,13 +432,13 @@ def _recomputed(row: Row) -> dict[str, Any]:
 
     Layers are counted over the pipeline ranks' whole stages, as Megatron does.
     """
-    recompute = row.get("recompute", "").lower() or _RECOMPUTED.get(_framework(row), "")
+    recompute = row.get("recompute", "").lower() or _RECOMPUTED.get(framework_of(row), "")
     if recompute == "full":
         layers = row.get("recompute_layers", "")
         return {"recompute": "full", "recompute_layers": int(layers) if layers.isdigit() else None}
     if not recompute.startswith("selective"):
         return {"recompute": "none"}
-    if _framework(row) == "maxtext":
+    if framework_of(row) == "maxtext":
         return _by_policy(row)
     modules = (row.get("recompute_modules", "") or "core_attn").split("+")
     known = [each for each in modules if each in RECOMPUTE_MODULES]
@@ -494,8 +510,8 @@ def train_of(row: Row) -> Train:
     packed = "packed" in described and "without a mask" not in described
     # DeepSpeed sums gradients of fp16 as they are.
     # XLA reduces gradients as its GEMMs write them.
-    compiled = _framework(row) == "maxtext"
-    fp16_sums = row.get("dtype") == "fp16" and _framework(row) == "megatron_deepspeed"
+    compiled = framework_of(row) == "maxtext"
+    fp16_sums = row.get("dtype") == "fp16" and framework_of(row) == "megatron_deepspeed"
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
@@ -586,4 +602,4 @@ def _ranks(values: Floats) -> Floats:
 
 
 extra: Final = regret
-DERIVED: Final[Derived] = {"layout": lambda row: layout_of(row).short(), "software": _framework}
+DERIVED: Final[Derived] = {"layout": lambda row: layout_of(row).short(), "software": framework_of}

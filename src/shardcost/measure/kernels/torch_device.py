@@ -56,7 +56,6 @@ class _Torch:
     def __init__(self, torch: Any, where: str) -> None:
         self.torch, self.where = torch, where
         self.software = f"torch {torch.__version__}"
-        self._compiled: dict[str, Callable[..., Any]] = {}
         torch.manual_seed(0)
 
     def _calls(self, case: KernelCase, copies: int) -> list[Callable[[], object]]:
@@ -141,13 +140,14 @@ class _Torch:
         functional = self.torch.nn.functional
         if kind == "rms_norm":
             return lambda x: functional.rms_norm(x, (x.shape[-1],))
-        if kind not in self._compiled:
 
-            def silu_mul(x: Any, y: Any) -> Any:
-                return functional.silu(x) * y
+        def silu_mul(x: Any, y: Any) -> Any:
+            return functional.silu(x) * y
 
-            self._compiled[kind] = self.torch.compile(silu_mul, dynamic=True)
-        return self._compiled[kind]
+        # Compiled anew for each shape: of one kernel for all, the first shape decides how wide its
+        # loads are, and with that by a factor of two how fast it is.
+        self.torch._dynamo.reset()
+        return self.torch.compile(silu_mul, dynamic=False)
 
 
 class TorchCpu(_Torch):
