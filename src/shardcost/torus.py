@@ -54,8 +54,8 @@ def spanned(
 ) -> Spanned:
     """Return what `ranks` devices that are `stride` apart cover of a torus.
 
-    >>> spanned((4, 4, 8), (4, 4, 4), (1, 1, 1), 1, 8).axes
-    (1, 1, 8)
+    >>> [int(each) for each in spanned((4, 4, 8), (4, 4, 4), (1, 1, 1), 1, 8).axes]
+    [1, 1, 8]
 
     Args:
         shape: Chips along each axis.
