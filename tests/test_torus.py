@@ -101,6 +101,20 @@ def test_slices_by_name() -> None:
             Cluster.named(wrong)
 
 
+def test_axes_of_different_links() -> None:
+    """An UltraServer is four instances: inside of one, links have twice the rate."""
+    ultra = Cluster.named("trainium2_ultra")
+    assert ultra.tiers[0].link_bytes_per_s == 128e9
+    assert ultra.tiers[0].spanned(4, stride=16).links == 2 * 0.5
+    assert ultra.holding(16).tiers[0].shape == (1, 4, 4)
+    assert ultra.holding(24).tiers[0].shape == (2, 4, 4)
+    one = Cluster.named("trainium2")
+    assert ultra.device == one.device
+    gather = [collective_time("all_gather", 2**30, each, 16).time_s for each in (one, ultra)]
+    assert gather[0] == pytest.approx(gather[1])
+    assert collective_time("all_gather", 2**30, ultra, 64).time_s < gather[0]
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -41,7 +41,7 @@ from shardcost.dtypes import (
     weight_format,
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
-from shardcost.torus import Spanned, compact, spanned
+from shardcost.torus import Spanned, compact, filled, spanned
 from shardcost.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -375,13 +375,15 @@ class Cluster(Noun):
     def holding(self, devices: int) -> Cluster:
         """Return the same with the most compact slice that has so many devices, on a torus.
 
-        Unchanged where the domain is no torus, no larger, or cannot be cut so.
+        Where links of the axes differ, with the one that fills the last axes first. Unchanged where
+        the domain is no torus, no larger, or cannot be cut so.
         """
         tier = self.tiers[-1]
         if tier.kind != "torus" or devices >= tier.gpus:
             return self
         chips = -(-devices // tier.devices_per_chip)
-        shapes = (compact(each, tier.shape) for each in range(chips, prod(tier.shape)))
+        slice_of = compact if len(set(tier.axis_shares)) == 1 else filled
+        shapes = (slice_of(each, tier.shape) for each in range(chips, prod(tier.shape)))
         shape = next((each for each in shapes if each is not None), None)
         return self if shape is None else self.sliced(shape)
 

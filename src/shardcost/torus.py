@@ -54,8 +54,8 @@ def spanned(
 ) -> Spanned:
     """Return what `ranks` devices that are `stride` apart cover of a torus.
 
-    >>> spanned((4, 4, 8), (4, 4, 4), (1, 1, 1), 1, 8).axes
-    (1, 1, 8)
+    >>> [int(each) for each in spanned((4, 4, 8), (4, 4, 4), (1, 1, 1), 1, 8).axes]
+    [1, 1, 8]
 
     Args:
         shape: Chips along each axis.
@@ -114,3 +114,21 @@ def compact(chips: int, pod: Shape) -> Shape | None:
         if prod(each) == chips and all(one <= two for one, two in pairwise(each))
     ]
     return min(found, key=sum) if found else None
+
+
+def filled(chips: int, pod: Shape) -> Shape | None:
+    """Return the slice with so many chips that fills the last axes first; None if none does.
+
+    For axes that are not alike: an instance comes before the links between instances.
+
+    >>> filled(16, (4, 4, 4)), filled(32, (4, 4, 4)), filled(24, (4, 4, 4))
+    ((1, 4, 4), (2, 4, 4), None)
+    """
+    shape: list[int] = []
+    for length in reversed(pod):
+        side = min(length, chips)
+        if chips % side:
+            return None
+        shape.insert(0, side)
+        chips //= side
+    return tuple(shape) if chips == 1 else None
