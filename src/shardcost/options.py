@@ -243,7 +243,7 @@ SET: Final = Option(
     "set", "figures", "Changed figures",
     "another figure of the machine, like device.memory_bandwidth=8TB/s or link=900GB/s; several"
     " with commas, or the option again",
-    place="more", example="link=900GB/s",
+    example="link=900GB/s",
 )  # fmt: skip
 MACHINE: Final = (MODEL, ON, NETWORK, GPUS, SOFTWARE, SET)
 
