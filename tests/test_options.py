@@ -68,7 +68,7 @@ def test_the_page_has_every_option() -> None:
     assert [each["name"] for each in table["options"]] == list(ESTIMATE)
     assert all(each["label"] and each["hint"] for each in table["options"])
     placed = {each["name"] for each in table["options"] if each["place"]}
-    assert placed == set(ESTIMATE) - {"model", "on", "network", "software"}
+    assert placed == set(ESTIMATE) - {"model", "on", "network", "software", "set"}
     assert [each["name"] for each in table["axes"]] == [
         name for name in AXES if name not in options.OWN_AXES
     ]

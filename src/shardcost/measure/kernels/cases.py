@@ -231,7 +231,7 @@ def _size(share: float, smallest: int, largest: int, least: int = 1) -> int:
     """Return a size on the way from the smallest to the largest, in whole multiples of `least`.
 
     >>> [_size(share, 1, 16384) for share in (0.0, 0.3, 0.61, 1.0)]
-    [1, 16, 320, 16384]
+    [1, 20, 384, 16384]
     """
     exponent = log2(smallest) + share * (log2(largest) - log2(smallest))
     wanted = 2.0**exponent
