@@ -204,17 +204,12 @@ FURTHER: Final = {
     "training": "training_runs",
 }
 """Tables that the page joins to others of their kind."""
-NOT_PRICED: Final = ("tpu", "gaudi")
-"""How clusters begin that the catalog has not, or no library of: the page leaves their runs out."""
 
 
 def with_further(validated: Validated, measured: Callable[[str], Path], kind: str) -> Validation:
     if kind not in FURTHER:
         return validated(kind)
-    further = read_table(measured(FURTHER[kind])).where(
-        lambda row: not row.get("cluster", "").startswith(NOT_PRICED)
-    )
-    (both,) = joined([validated(kind).table, further])
+    (both,) = joined([validated(kind).table, read_table(measured(FURTHER[kind]))])
     return validate(both)
 
 

@@ -27,7 +27,7 @@ from shardcost.machine.libraries import profile_in
 from shardcost.measure.kernels.cases import FIELDS, KINDS, KernelCase, Limits, cases_for
 from shardcost.measure.kernels.numpy_device import NumpyDevice
 from shardcost.measure.kernels.session import measure
-from shardcost.measure.kernels.table import HEADER, KernelTable
+from shardcost.measure.kernels.table import HEADER, MeasuredKernels
 from shardcost.measure.kernels.timing import NotAvailableError, Times
 from shardcost.receipt import Receipt
 from shardcost.software import Software
@@ -87,7 +87,7 @@ def other_constants() -> KernelConstants:
 
 def table_of(path: Path, device: Any, kinds: tuple[str, ...], only: int = 10**6) -> Table:
     """Return the table that measuring a device writes, of some rows."""
-    table = KernelTable(path, H200)
+    table = MeasuredKernels(path, H200)
     device.limits = replace(device.limits, scale=0.25)
     measure(device, table, 600.0, kinds)
     table.close()
@@ -186,22 +186,22 @@ def test_a_table_keeps_what_was_measured_and_leaves_out_what_is_not_available(
     device = Synthetic(machine_of(H200).kernels)
     device.limits = replace(GPU, scale=0.02)
     path = tmp_path / "k.csv"
-    table = KernelTable(path, H200)
+    table = MeasuredKernels(path, H200)
     outcome = measure(device, table, 600.0)
     table.close()
     tried = [case for case in device.measured_cases if case.kind == "grouped_gemm"]
     assert len(tried) == 3  # then it is given up
     assert sum(outcome.skipped.values()) == 6
-    again = KernelTable(path, H200, append=True)
+    again = MeasuredKernels(path, H200, append=True)
     assert measure(device, again, 600.0).already == table.rows
     again.close()
-    none = KernelTable(tmp_path / "none.csv", H200)
+    none = MeasuredKernels(tmp_path / "none.csv", H200)
     late = measure(device, none, 0.0)
     assert late.out_of_time == len(cases_for(device.limits))
     assert not none.rows
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(FormatError, match="not a table of measured kernels"):
-        KernelTable(tmp_path / "other.csv", H200, append=True)
+    with pytest.raises(FormatError, match="not the header"):
+        MeasuredKernels(tmp_path / "other.csv", H200, append=True)
 
 
 def test_calibration_recovers_known_constants(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from shardcost.collectives.library_time import collective_time
 from shardcost.errors import FormatError
 from shardcost.estimate.result import Estimate
 from shardcost.formats.detect import read_file
-from shardcost.inspect.machine_file import machine_file, with_network
+from shardcost.inspect.machine_file import machine_file
 from shardcost.inspect.topology import TopologyInspection, inspected
 from shardcost.machine import machine_of
 from shardcost.report.placement import as_text
@@ -406,7 +406,7 @@ def test_the_machine_file_has_the_network_that_the_cards_suggest_or_the_caller_n
     inspection = inspection_of(tmp_path / "topo", dgx_h100())
     for network in ("ib_8x400g", "roce_4x100g"):
         written = tmp_path / f"{network}_box.toml"
-        named = with_network(inspection, None if network == inspection.network else network)
+        named = replace(inspection, network=network)
         written.write_text(machine_file(named, "mine"), encoding="utf-8")
         cluster = Cluster.from_file(written)
         assert cluster.network == Cluster.named("h100_sxm", network).network

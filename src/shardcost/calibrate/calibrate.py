@@ -32,6 +32,7 @@ from shardcost.calibrate.fit import (
     blank,
     fit_of,
     fitted_library,
+    fold_count,
     inside,
     solved,
 )
@@ -58,9 +59,6 @@ from shardcost.machine.residual import CollectiveTable
 from shardcost.validate.validation import Stats, stats
 
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
-_FOLDS: Final = 5
-_FEW: Final = 12
-"""Up to so many points, each is left out by itself; of more, every fifth."""
 _SHARES: Final = (1.0, 0.6, 0.35)
 """Of the rate that networks like it reach: three places to begin from."""
 _NO_STATS: Final = Stats(0)
@@ -335,7 +333,7 @@ def _tables(
 def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
     """Yield what to fit and what to try it on: every point is left out once."""
     points = sum(len(curve.time_s) for curve in known)
-    folds = points if points <= _FEW else _FOLDS
+    folds = fold_count(points)
     if folds < 2:
         return
     ends = np.cumsum([len(curve.time_s) for curve in known])

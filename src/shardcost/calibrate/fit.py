@@ -60,6 +60,7 @@ _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
 HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 """What host bridges leave of a rate: a matter of the machine, which no family shares."""
+_FEW: Final = 12
 _LEAST_PCT: Final = 1e-3
 _INSIDE: Final = 1e-6
 """How far from its bounds a search starts."""
@@ -73,6 +74,15 @@ UNFITTED: Final = Fit(
     least_bytes=1,
     most_bytes=1,
 )
+
+
+def fold_count(points: int) -> int:
+    """Return into how many parts points are left out: each of few by itself, of more a fifth.
+
+    >>> fold_count(12), fold_count(13)
+    (12, 5)
+    """
+    return points if points <= _FEW else 5
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from shardcost.calibrate.fit import fit_robustly
-from shardcost.calibrate.kernel_residual import fitted_residual
+from shardcost.calibrate.residual import Points, fit_kernel_residual, score
 from shardcost.catalog import cluster_named, names, tuner_table
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, ShardcostError
@@ -28,7 +28,7 @@ from shardcost.machine import CATALOG, KernelConstants, machine_of
 from shardcost.machine.kernels import Fit, KernelTable, Section
 from shardcost.machine.profile_kernels import FORMS, form_of
 from shardcost.machine.residual import Residual
-from shardcost.validate.kernels import LIBRARIES, SIZES, KernelRow, row_of, sizes_of
+from shardcost.validate.kernels import LIBRARIES, KernelRow, row_of, sizes_of
 from shardcost.validate.predictions import Floats
 from shardcost.validate.validation import Stats, measurements, stats
 
@@ -67,28 +67,29 @@ class Rows:
             times[places] = case.time_s(self.sizes[places], on)
         return times
 
-    @property
-    def coordinates(self) -> Floats:
-        """The sizes of which the residual is a function, in doublings."""
-        sizes: Floats = np.array(list(self._coordinates()))
-        return np.asarray(np.log2(np.maximum(1.0, sizes)))
+    def points(self, on: KernelConstants, constants: Mapping[str, Any]) -> Points:
+        """Return what constants leave of the times, over the sizes that the formula asks for."""
+        at: list[Floats] = [np.empty(0)] * len(self.time_s)
+        ratios = np.empty(len(self.time_s))
+        for case in dict.fromkeys(self.cases):
+            places = [place for place, each in enumerate(self.cases) if each == case]
+            asked = _Asked()
+            section = _plain_section(self, constants, cast("Residual", asked))
+            predicted_s = case.time_s(self.sizes[places], _with(on, section))
+            ratios[places] = np.log(self.time_s[places] / predicted_s)
+            for place, sizes in zip(places, np.stack(asked.at, axis=-1), strict=True):
+                at[place] = sizes
+        return Points(np.array(at), ratios)
 
-    def _coordinates(self) -> Iterator[tuple[float, ...]]:
-        for case, sizes in zip(self.cases, self.sizes.tolist(), strict=True):
-            of = dict(zip(SIZES[case.kind], sizes, strict=False))
-            if self.key[0] == "gemm":
-                yield of["m"], of["n"], of["k"]
-            elif self.key[1] == "prefill":
-                queries, context = of["query_tokens"], of["context_tokens"]
-                yield of["batch"] * of["heads"], queries, context, 2 * of["head_dim"]
-            elif self.key[1] == "decode":
-                group = of["heads"] / of["kv_heads"]
-                blocks = of["batch"] * of["kv_heads"]
-                yield blocks, group, of["context_tokens"], 2 * of["head_dim"]
-            elif self.key[1] == "elementwise":
-                yield (of["bytes_moved"],)
-            else:
-                yield of["tokens"], of["width"]
+
+class _Asked:
+    """Stands in the place of a residual, changes nothing, and keeps where it was asked for."""
+
+    at: tuple[Floats, ...]
+
+    def factor(self, *coordinates: Floats) -> float:
+        self.at = coordinates
+        return 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +223,8 @@ def _calibrated(rows: Rows, cluster: Cluster) -> CalibratedKernels:
     with_table = len(rows.time_s) >= rules["least"]["residual_points"]
     left = _left_out_pct(rows, on, start, constants, tabled=with_table)
     needed = 1 - rules["residual"]["gain"]
-    gains = with_table and _score(left[True]) < needed * _score(left[False])
-    residual = _residual(rows, on, constants) if gains else None
+    gains = with_table and score(left[True]) < needed * score(left[False])
+    residual = fit_kernel_residual(rows.points(on, constants)) if gains else None
     section = _plain_section(rows, constants, residual, cluster.system)
     after = _errors_pct(rows, _with(on, section))
     fit = Fit(
@@ -355,11 +356,6 @@ def _architectures(table: KernelTable) -> set[str]:
     return {cluster_named(name).device.architecture for name in names(table)}
 
 
-def _residual(rows: Rows, on: KernelConstants, constants: Mapping[str, Any]) -> Residual | None:
-    ratios = np.log(rows.time_s / rows.predicted_s(_with(on, _plain_section(rows, constants))))
-    return fitted_residual(rows.coordinates, ratios)
-
-
 def _left_out_pct(
     rows: Rows,
     on: KernelConstants,
@@ -385,15 +381,10 @@ def _left_out_pct(
         rest, left = rows.only(fold != each), rows.only(fold == each)
         constants = _fitted(rest, on, start, near)
         for tried, found in errors.items():
-            residual = _residual(rest, on, constants) if tried else None
+            residual = fit_kernel_residual(rest.points(on, constants)) if tried else None
             section = _plain_section(rows, constants, residual)
             found[fold == each] = _errors_pct(left, _with(on, section))
     return errors
-
-
-def _score(errors_pct: Floats) -> float:
-    """Return how far off errors are: outliers count little."""
-    return float(np.mean(np.sqrt(np.abs(errors_pct))) ** 2)
 
 
 def _of(figure: float | None) -> float:

@@ -6,7 +6,8 @@ What is left between measurements and a fitted formula is taken as a Gaussian pr
 group by group. The error of a point left out follows from one inverse, without solving again
 (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2). A point that
 the others contradict (a benchmark's spike) gets the variance that it shows, so that it does not
-bend its neighbours.
+bend its neighbours. Kernels (``catalog/tuner/kernels.toml``) have more sizes and no groups: each
+size has a length of its own, and the error of a repetition is chosen too.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.catalog import tuner_table
-from shardcost.machine.residual import Residual
+from shardcost.machine.residual import MOST_POINTS, Residual
 
 Floats = NDArray[np.float64]
 _NUGGET: Final = 1e-4
 """Added to a covariance of 1, so that it can be inverted."""
 _ROUNDS: Final = 3
 """In which points are found to be outliers."""
+_LENGTH_ROUNDS: Final = 2
+"""In which the length of each size of a kernel is changed by itself."""
 
 
 class Points(NamedTuple):
@@ -37,10 +40,11 @@ class Points(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """Of a process: the square of its amplitude, and its length scales."""
+    """Of a process: its amplitude, its length scales, and the error of a repetition."""
 
-    variance: float
+    amplitude: float
     scales: tuple[float, ...]
+    error: float = 0.0
 
 
 def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
@@ -83,12 +87,12 @@ def _choices(coordinates: int) -> Iterator[_Choice]:
     rules = tuner_table("start")["residual"]
     reach = [rules["reach_ranks"] if coordinates > 1 else [rules["reach_ranks"][0]]]
     for amplitude, size, ranks in product(rules["amplitudes"], rules["reach_sizes"], *reach):
-        yield _Choice(amplitude**2, (size, *[ranks] * (coordinates - 1)))
+        yield _Choice(amplitude, (size, *[ranks] * (coordinates - 1)))
 
 
 def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
     """Yield the errors of points left out one by one, then of groups left out whole."""
-    covariance = _covariance(table.at, table.at, choice)
+    covariance = _covariance(table.at, choice)
     noise = _noise(covariance, table.log_ratios)
     inverse = np.linalg.inv(covariance + np.diag(noise))
     yield (inverse @ table.log_ratios) / np.diag(inverse)
@@ -102,15 +106,45 @@ def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
 
 
 def _solved(table: Points, choice: _Choice) -> Residual:
-    covariance = _covariance(table.at, table.at, choice)
+    covariance = _covariance(table.at, choice)
     noise = _noise(covariance, table.log_ratios)
     weights = np.linalg.solve(covariance + np.diag(noise), table.log_ratios)
-    return _residual(table.at, (choice.variance * weights).tolist(), choice.scales)
+    return _residual(table.at, (choice.amplitude**2 * weights).tolist(), choice.scales)
+
+
+def fit_kernel_residual(table: Points) -> Residual | None:
+    """Return the residual of a kernel's formula over its sizes; None where nothing is left."""
+    at, log_ratios = (each[:MOST_POINTS] for each in _merged(table, table.at))
+    if not np.any(log_ratios):
+        return None
+    rules = tuner_table("kernels")["residual"]
+    apart = np.abs(at[:, None, :] - at[None, :, :])
+
+    def covariance(choice: _Choice) -> Floats:
+        return _covariance_of(apart, choice) + choice.error**2 * np.eye(len(at))
+
+    def left_out(choice: _Choice) -> tuple[float, _Choice]:
+        inverse = np.linalg.inv(covariance(choice))
+        return score((inverse @ log_ratios) / np.diag(inverse)), choice
+
+    uniform = product(rules["amplitudes"], rules["reaches"], rules["errors"])
+    best = min(
+        left_out(_Choice(amplitude, (reach,) * at.shape[1], error))
+        for amplitude, reach, error in uniform
+    )
+    for place in [*range(at.shape[1])] * _LENGTH_ROUNDS:
+        choice = best[1]
+        for reach in rules["reaches"]:
+            scales = (*choice.scales[:place], reach, *choice.scales[place + 1 :])
+            best = min(best, left_out(choice._replace(scales=scales)))
+    choice = best[1]
+    weights = choice.amplitude**2 * np.linalg.solve(covariance(choice), log_ratios)
+    return _residual(at, weights.tolist(), choice.scales)
 
 
 def interpolating(table: Points, scales: tuple[float, ...]) -> Residual:
     """Return the residual of given reach that passes through all points of a table."""
-    covariance = _covariance(table.at, table.at, _Choice(1.0, scales))
+    covariance = _covariance(table.at, _Choice(1.0, scales))
     weights = np.linalg.solve(covariance + _NUGGET * np.eye(len(covariance)), table.log_ratios)
     return _residual(table.at, weights.tolist(), scales)
 
@@ -123,9 +157,13 @@ def _residual(at: Floats, weights: Sequence[float], scales: tuple[float, ...]) -
     )
 
 
-def _covariance(at: Floats, others: Floats, choice: _Choice) -> Floats:
-    distance = np.abs(at[:, None, :] - others[None, :, :]) / np.array(choice.scales)
-    result: Floats = choice.variance * np.exp(-distance.sum(axis=2))
+def _covariance(at: Floats, choice: _Choice) -> Floats:
+    return _covariance_of(np.abs(at[:, None, :] - at[None, :, :]), choice)
+
+
+def _covariance_of(apart: Floats, choice: _Choice) -> Floats:
+    """Return the covariance of points, from how far apart they are along each coordinate."""
+    result: Floats = choice.amplitude**2 * np.exp(-(apart @ (1 / np.array(choice.scales))))
     return result
 
 
@@ -148,17 +186,20 @@ def _thinned(table: Points) -> Points:
     Repeated measurements are of no distance, so they are one in any case.
     """
     most = tuner_table("start")["residual"]["most_points"]
-    at, log_ratios, step = table.at, table.log_ratios, 0.0
-    while True:
-        keys = at.copy()
-        if step:
-            keys[:, 0] = np.round(at[:, 0] / step)
-        _, where = np.unique(np.round(keys, 4), axis=0, return_inverse=True)
-        where = where.reshape(-1)
-        count = int(where.max()) + 1 if len(where) else 0
-        if count <= most or step > at[:, 0].max() - at[:, 0].min() + 1:
-            break
+    widest = np.ptp(table.at[:, 0]) + 1 if len(table.at) else 0.0
+    step, merged = 0.0, _merged(table, table.at)
+    while len(merged.at) > most and step <= widest:
         step = 2 * step or 0.25
-    groups = [where == each for each in range(count)][:most]
-    middle = np.array([at[group].mean(axis=0) for group in groups]).reshape(-1, at.shape[1])
-    return Points(middle, np.array([np.median(log_ratios[group]) for group in groups]))
+        keys = table.at.copy()
+        keys[:, 0] = np.round(keys[:, 0] / step)
+        merged = _merged(table, keys)
+    return Points(merged.at[:most], merged.log_ratios[:most])
+
+
+def _merged(table: Points, keys: Floats) -> Points:
+    """Return a table in which points of one key are one: their middle, and their median ratio."""
+    _, where = np.unique(np.round(keys, 4), axis=0, return_inverse=True)
+    groups = [where.reshape(-1) == each for each in range(int(where.max(initial=-1)) + 1)]
+    middle = np.array([table.at[group].mean(axis=0) for group in groups])
+    ratios = np.array([np.median(table.log_ratios[group]) for group in groups])
+    return Points(middle.reshape(-1, table.at.shape[1]), ratios)

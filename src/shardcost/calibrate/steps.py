@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from shardcost.calibrate.fit import fold_count
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError, UsageError
@@ -36,10 +37,6 @@ from shardcost.validate.validation import Stats, measurements, stats
 MOST_ROWS: Final = 300
 _SLOWDOWNS: Final = 9
 """At how many of them a row is predicted."""
-_EACH: Final = 12
-"""Up to so many rows, each is left out by itself …"""
-_FOLDS: Final = 5
-"""… and of more, each fifth."""
 _HUBER: Final = 1.0
 _NINE_IN_TEN: Final = 1.645
 _TOLD: Final = 0.7
@@ -128,7 +125,9 @@ class _Task(NamedTuple):
         at = full(found.x)
         taken = np.clip(self.residuals(places, at), -_HUBER, _HUBER)
         freedom = max(len(places) - len(active), 1)
-        scatter = max(sqrt(float(taken @ taken) / freedom), _least_scatter(len(places)))
+        # Few rows may agree by chance: their scatter is not taken for less than this share of the
+        # usual one.
+        scatter = max(sqrt(float(taken @ taken) / freedom), 1 / sqrt(len(places)))
         rows = np.asarray(found.jac)[: len(places)] / scatter
         errors = np.sqrt(np.diag(np.linalg.inv(rows.T @ rows + np.diag(hold**2))))
         return at, errors
@@ -152,11 +151,6 @@ def _robust(residuals: Floats) -> Floats:
     sizes = np.abs(residuals)
     far = np.sqrt(np.maximum(2 * _HUBER * sizes - _HUBER**2, 0.0))
     return np.asarray(np.where(sizes <= _HUBER, residuals, np.sign(residuals) * far))
-
-
-def _least_scatter(rows: int) -> float:
-    """Return the scatter below which few rows agree by chance, over the usual one."""
-    return 1 / sqrt(rows)
 
 
 def calibrate(
@@ -191,15 +185,18 @@ def calibrate(
         at, errors = task.fitted(places, active)
     if errors[0] > _TOLD * spreads[0]:
         raise UsageError("the step times do not depend on the slowdown of kernels: give others")
-    folds = _folds(len(places), task.rules["least"]["left_out_rows"])
+    enough = len(places) >= task.rules["least"]["left_out_rows"]
+    folds = fold_count(len(places)) if enough else 0
     left_out = np.full(len(places), np.nan)
     for fold in range(folds):
         without, _ = task.fitted([place for place in places if place % folds != fold], active)
         left_out[fold::folds] = task.errors_pct(places[fold::folds], without)
     result = task.with_constants(at)
     alike = all(each == own[0] for each in own)
+    if alike:
+        result = replace(own[0], slowdown=result.slowdown, step_overhead_s=result.step_overhead_s)
     return CalibratedSteps(
-        software=_constants_of(result, own[0]) if alike else result,
+        software=result,
         system=system,
         skipped=dict(skipped.most_common()),
         constants=_constants(task, result, active, errors),
@@ -226,17 +223,6 @@ def _check_extra() -> None:
         import scipy.optimize  # noqa: F401
     except ImportError:
         raise MissingExtraError("calibrating", "SciPy", "fit") from None
-
-
-def _folds(rows: int, fewest: int) -> int:
-    """Return into how many parts rows are left out; none where there are too few.
-
-    >>> _folds(2, 3), _folds(12, 3), _folds(13, 3)
-    (0, 12, 5)
-    """
-    if rows < fewest:
-        return 0
-    return rows if rows <= _EACH else _FOLDS
 
 
 def _rows(
@@ -328,11 +314,6 @@ def _times_s(row: Row, software: Software, cluster: Cluster | None, grid: Floats
             raise BadValueError("predicted step time", time_s, "finite")
         found.append(time_s - float(software.step_overhead_s))
     return found
-
-
-def _constants_of(fitted: Software, choices: Software) -> Software:
-    """Return the choices of one software with the two constants of another."""
-    return replace(choices, slowdown=fitted.slowdown, step_overhead_s=fitted.step_overhead_s)
 
 
 def _constants(

@@ -176,10 +176,20 @@ FIGURES: Final = (
 BY_NAME: Final = {figure.name: figure for figure in FIGURES}
 BY_PATH: Final = {figure.path: figure for figure in FIGURES}
 ALIASES: Final = {"link": "link.bandwidth", "host.link": "device.host_link"}
-_NETWORK: Final = "network."
 _OF_SLICE: Final = frozenset({"tiers.gpus", "tiers.shape"})
 """What a slice of a torus has less of; its links are those of the whole."""
 _OF_TORUS: Final = frozenset({"shape", "wraps", "axis_shares", "devices_per_chip"})
+_STRUCTURE: Final = frozenset(
+    {
+        "gpus_per_node",
+        "link.gpus",
+        "link.in_switch_reduction",
+        "link.peer_access",
+        "link.peer_gpus",
+        "network.leaf_domains",
+    }
+)
+"""Figures that decide which paths there are, or how far they go."""
 
 
 def peak_of(dtype: str) -> Figure:
@@ -325,3 +335,37 @@ def _changes(cluster: Cluster) -> Iterator[Change]:
         before, after = value_of(joined, figure), value_of(cluster, figure)
         if figure.table == "network" and before != after:
             yield Change(figure, before, after)
+
+
+class Unchanged(NamedTuple):
+    """A machine of the catalog whose rates were changed."""
+
+    cluster: Cluster
+    better: bool
+    """No rate was lowered …"""
+    worse: bool
+    """… or none was raised."""
+
+
+def unchanged_of(cluster: Cluster) -> Unchanged | None:
+    """Return the catalog's machine of which a cluster has other rates of links or network."""
+    from shardcost import catalog
+
+    changed = [each.figure for each in changes_of(cluster)]
+    if not any(each.table in {"link", "network"} for each in changed):
+        return None
+    if any(each.name in _STRUCTURE for each in changed):
+        return None
+    base = catalog.cluster_named(cluster.system)
+    rates = [float(cluster.tiers[-1].bytes_per_s / base.tiers[-1].bytes_per_s)]
+    if cluster.network is not None:
+        base = replace(base, network=unchanged_network(cluster) or cluster.network)
+        rates.append(_node_rate(cluster) / _node_rate(base))
+    return Unchanged(base, min(rates) >= 1, max(rates) <= 1)
+
+
+def _node_rate(cluster: Cluster) -> float:
+    """Return the bytes per second between nodes of different leaf switches."""
+    network = cluster.network
+    assert network is not None  # noqa: S101
+    return float(network.node_bytes_per_s(cluster.gpus_per_node) / network.oversubscription)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +100,7 @@ def _written(given: Namespace, results: Sequence[Inspected]) -> str | None:
     if given.write_machine is None:
         return None
     from shardcost.files import write_whole
-    from shardcost.inspect.machine_file import machine_file, with_network
+    from shardcost.inspect.machine_file import machine_file
     from shardcost.inspect.topology import TopologyInspection
 
     found = [each.findings for each in results if isinstance(each.findings, TopologyInspection)]
@@ -108,7 +109,7 @@ def _written(given: Namespace, results: Sequence[Inspected]) -> str | None:
     path = Path(given.write_machine)
     if path.suffix != ".toml":
         raise BadValueError("--write-machine", given.write_machine, "a file that ends in .toml")
-    inspection = with_network(found[0], given.network)
+    inspection = replace(found[0], network=given.network or found[0].network)
     write_whole(path, machine_file(inspection, path.stem))
     return f"--on {given.write_machine}"
 

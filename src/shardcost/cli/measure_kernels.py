@@ -50,8 +50,8 @@ def run(given: Namespace) -> int:
     from shardcost.cli.progress import shown_progress
     from shardcost.measure.kernels.cases import KINDS
     from shardcost.measure.kernels.session import measure
-    from shardcost.measure.kernels.table import KernelTable
-    from shardcost.report.measure_kernels import as_data, as_text
+    from shardcost.measure.kernels.table import MeasuredKernels
+    from shardcost.report.measure import kernels_as_data, kernels_as_text
 
     if given.append and given.force:
         raise UsageError("--append and --force exclude each other; give one")
@@ -64,7 +64,7 @@ def run(given: Namespace) -> int:
             raise UnknownNameError("--kinds", kind, KINDS)
     device = _device(cpu=given.cpu)
     gpu = _cluster(given.on, device)
-    table = KernelTable(Path(given.output), gpu, append=given.append, force=given.force)
+    table = MeasuredKernels(Path(given.output), gpu, append=given.append, force=given.force)
     outcome: Outcome | None = None
     try:
         with shown_progress(unit="kernels") as progress:
@@ -75,7 +75,9 @@ def run(given: Namespace) -> int:
     finally:
         table.close()
     shown = (device.name, device.software, gpu, str(table.path), table.rows, outcome)
-    return options.print_report(given, lambda: as_data(*shown), lambda: as_text(*shown))
+    return options.print_report(
+        given, lambda: kernels_as_data(*shown), lambda: kernels_as_text(*shown)
+    )
 
 
 def _device(*, cpu: bool) -> MeasuredDevice:

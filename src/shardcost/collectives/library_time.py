@@ -242,7 +242,7 @@ class CollectiveTime:
             faster = replace(torus, rate_share=torus.rate_share * inside)
             beyond = _network_constants(self.calibrations)
             on_torus = torus_paths(faster, beyond, self.collective, self.size_bytes, group)
-            return weighted(on_torus, self.weights)
+            return weighted(on_torus, self.weights) * self.factor
         ring, network = _ring_constants(self.calibrations)
         scaled = _on_links(ring, inside)
         paths = dict(library_paths(scaled, network, self.collective, self.size_bytes, group))

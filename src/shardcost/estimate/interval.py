@@ -48,6 +48,13 @@ FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
 """What of an inference run is measured."""
 PEAK: Final = "peak"
 """Of a training run's memory, where both its peak and what stays between steps are measured."""
+OWN_KERNELS: Final = "wider for errors of the profile's own kernels"
+_TABLES: Final[Mapping[type, str]] = {
+    Gemm: "gemm",
+    AttentionCore: "attention",
+    Elementwise: "elementwise",
+}
+"""Operations whose kernels a profile may bring along, with the table of their constants."""
 OTHER_SOFTWARE: Final = "software that was not fitted"
 _TIMES: Final = ("time_s", "ttft_s", "tpot_s")
 _RATES: Final = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu")
@@ -219,15 +226,6 @@ def _reach_of_own_kernels(found: Estimate) -> Any:
     for entry in found.entries:
         off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s
     return log(2) * log2(1 + off_s / found.time_s)
-
-
-_TABLES: Final[Mapping[type, str]] = {
-    Gemm: "gemm",
-    AttentionCore: "attention",
-    Elementwise: "elementwise",
-}
-"""Operations whose kernels a profile may bring along, with the table of their constants."""
-OWN_KERNELS: Final = "wider for errors of the profile's own kernels"
 
 
 def _at_least(like: Residuals, reach: Any) -> Residuals:

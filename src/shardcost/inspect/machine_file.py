@@ -11,7 +11,6 @@ each at all, that of PCIe. What is uneven stands in ``[topology]``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.catalog import (
@@ -326,8 +325,3 @@ def _inline(value: Any) -> str:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)[:200]
-
-
-def with_network(inspection: TopologyInspection, network: str | None) -> TopologyInspection:
-    """Return an inspection whose network the caller names, if one is named."""
-    return inspection if network is None else replace(inspection, network=network)

@@ -20,7 +20,7 @@ of a file are one comparison: a fault of the spine is known by curves of few and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import NormalDist
 from typing import Any, Final, NamedTuple
@@ -41,13 +41,14 @@ from shardcost.inspect.log import (
 from shardcost.units import format_bytes, format_rate, format_time
 from shardcost.validate.predictions import Floats
 
-FINE, SLOW, UNEVEN, UNKNOWN = "fine", "slow", "uneven", "unknown"
-VERDICTS: Final = {
-    FINE: "as fast as such machines are",
-    SLOW: "slower than such machines are, or than this one would be without a listed cause",
-    UNEVEN: "as fast as such machines are, but for many single rows",
-    UNKNOWN: "there is nothing to compare with",
-}
+FINE: Final = "fine"
+"""As fast as such machines are."""
+SLOW: Final = "slow"
+"""Slower than such machines are, or than this one would be without a listed cause."""
+UNEVEN: Final = "uneven"
+"""As fast as such machines are, but for many single rows."""
+UNKNOWN: Final = "unknown"
+"""There is nothing to compare with."""
 _NORMAL: Final = NormalDist()
 _REACH: Final = _NORMAL.inv_cdf(0.95)
 """Standard deviations from the middle of a 90 % interval to its end."""
@@ -100,7 +101,7 @@ class Verdict:
     """Whether something measured is as it should be."""
 
     verdict: str
-    """One of `VERDICTS`."""
+    """`FINE`, `SLOW`, `UNEVEN` or `UNKNOWN`."""
     causes: tuple[Named, ...] = ()
     """The most probable first."""
     levels: tuple[Level, ...] = ()
@@ -233,22 +234,9 @@ def _series(findings: RunFindings) -> _Series | None:
     centre = np.clip(0.0, low, high)
     spread = np.maximum(np.maximum(high, -low) / _REACH, _NEGLIGIBLE)
     residual = np.log(time / predicted)
-    curve = _at(findings.curve, size)
+    curve = replace(findings.curve, size_bytes=size)
     log_size = np.log2(size)
     return _Series(findings, curve, points, doubts, len(main), log_size, residual, centre, spread)
-
-
-def _at(curve: Curve, size_bytes: Floats) -> Curve:
-    """Return a curve of other sizes."""
-    return Curve(
-        curve.collective,
-        size_bytes,
-        curve.machine,
-        curve.gpus,
-        curve.nodes,
-        curve.library,
-        single_process=curve.single_process,
-    )
 
 
 def _thinned(series: Sequence[_Series]) -> list[_Series]:
@@ -276,7 +264,7 @@ def _part(series: _Series, places: Sequence[int]) -> _Series:
     columns = ("octaves", "residual", "centre", "spread")
     return series._replace(
         points=tuple(series.points[k] for k in places),
-        curve=_at(series.curve, series.curve.size_bytes[kept]),
+        curve=replace(series.curve, size_bytes=series.curve.size_bytes[kept]),
         **{name: getattr(series, name)[kept] for name in columns},
     )
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from shardcost import catalog
-from shardcost.catalog.figures import changes_of, unchanged_network
+from shardcost.catalog.figures import Unchanged, unchanged_of
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.machine.constants import Calibration, NetworkConstants
@@ -40,56 +40,6 @@ from shardcost.software import Software
 
 _TORCH: Final = "torch"
 """The software whose kernels `shardcost measure kernels` times."""
-
-
-class Unchanged(NamedTuple):
-    """A machine of the catalog whose rates were changed."""
-
-    cluster: Cluster
-    better: bool
-    """No rate was lowered …"""
-    worse: bool
-    """… or none was raised."""
-
-
-_STRUCTURE: Final = frozenset(
-    {
-        "gpus_per_node",
-        "link.gpus",
-        "link.in_switch_reduction",
-        "link.peer_access",
-        "link.peer_gpus",
-        "network.leaf_domains",
-    }
-)
-"""Figures that decide which paths there are, or how far they go."""
-
-
-def unchanged_of(cluster: Cluster) -> Unchanged | None:
-    """Return the catalog's machine of which a cluster has other rates of links or network."""
-    changes = [each for each in changes_of(cluster) if each.figure.table in {"link", "network"}]
-    if not changes or any(each.figure.name in _STRUCTURE for each in changes_of(cluster)):
-        return None
-    base = catalog.cluster_named(cluster.system)
-    if cluster.network is not None:
-        network = unchanged_network(cluster)
-        base = replace(base, network=cluster.network if network is None else network)
-    rates = [
-        float(rate(cluster) / rate(base))
-        for rate in (_link_rate, _port_rate)
-        if cluster.network is not None or rate is _link_rate
-    ]
-    return Unchanged(base, min(rates) >= 1, max(rates) <= 1)
-
-
-def _link_rate(cluster: Cluster) -> Any:
-    return cluster.tiers[-1].bytes_per_s
-
-
-def _port_rate(cluster: Cluster) -> Any:
-    network = cluster.network
-    assert network is not None  # noqa: S101
-    return network.node_bytes_per_s(cluster.gpus_per_node) / network.oversubscription
 
 
 class Fitted(NamedTuple):

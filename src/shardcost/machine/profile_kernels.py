@@ -9,7 +9,7 @@ number of the size that such a constant can have.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, cast
 
@@ -65,14 +65,17 @@ def profile_sections(cluster: Cluster) -> dict[tuple[KernelTable, str], Section]
 
 def form_of(cluster: Cluster, table: KernelTable, name: str) -> tuple[Mapping[str, Any], str]:
     """Return the constants of the nearest measured device that a section has the form of."""
-    wanted = FORMS[table, name][0]
-    for system in nearest_systems(cluster.device, catalog.names(table)):
-        content = catalog.raw(table, system)
-        if wanted in content:
-            constants = dict(content[wanted])
-            constants.pop("fit")
-            return constants, system
-    raise BadValueError("section", name, "one that some device of the catalog has")
+    return next(_forms(cluster, table, name))
+
+
+def _forms(cluster: Cluster, table: KernelTable, name: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield, for each form that a section may have, the nearest device's constants and its name."""
+    for wanted in FORMS[table, name]:
+        for system in nearest_systems(cluster.device, catalog.names(table)):
+            content = catalog.raw(table, system).get(wanted)
+            if content is not None:
+                yield {each: value for each, value in content.items() if each != "fit"}, system
+                break
 
 
 def _section(cluster: Cluster, entry: Mapping[str, Any]) -> tuple[tuple[KernelTable, str], Section]:
@@ -103,16 +106,11 @@ def _constants(cluster: Cluster, key: tuple[KernelTable, str], given: Any) -> di
     if not isinstance(given, Mapping):
         raise BadTypeError(f"constants of {table} {name}", given, "a table")
     errors = []
-    for wanted in FORMS[key]:
-        for system in nearest_systems(cluster.device, catalog.names(table)):
-            content = catalog.raw(table, system)
-            if wanted in content:
-                form = {each: value for each, value in content[wanted].items() if each != "fit"}
-                try:
-                    return _like(form, given, f"{table} {name}")
-                except ShardcostError as error:
-                    errors.append(error)
-                break
+    for form, _ in _forms(cluster, table, name):
+        try:
+            return _like(form, given, f"{table} {name}")
+        except ShardcostError as error:
+            errors.append(error)
     raise errors[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -17,40 +18,39 @@ HEADER: Final = (
 )  # fmt: skip
 
 
-class Measured:
-    """A CSV file of measurements, open to be appended to.
+class AppendedTable:
+    """A CSV file, open to be appended to.
 
     Args:
         path: The file.
-        cluster: What its column of that name says.
-        network: Likewise.
+        header: Its columns.
         append: Add to a table that is there already.
         force: Replace what is there already.
     """
 
     def __init__(
-        self, path: Path, cluster: str, network: str, *, append: bool = False, force: bool = False
+        self, path: Path, header: tuple[str, ...], *, append: bool = False, force: bool = False
     ) -> None:
-        self.path, self.cluster, self.network = path, cluster, network
+        self.path, self.header = path, header
         self.rows = 0
         self._file: IO[str] | None = None
         try:
-            self._adds = _adds(path, append=append, force=force)
+            self.continued = self._continues(append=append, force=force)
         except OSError as error:
             raise self._unwritable(error) from None
         except UnicodeError:
             raise FormatError(shown(str(path)), "is not a file name") from None
 
-    def add(self, measurement: Measurement, algorithm: str) -> None:
-        """Append a measurement; the first one opens the file."""
+    def write(self, cells: Iterable[Any]) -> None:
+        """Append a row; the first one opens the file."""
         line = io.StringIO()
         writer = csv.writer(line, lineterminator="\n")
-        if self._file is None and not self._adds:
-            writer.writerow(HEADER)
-        writer.writerow(row_of(measurement, algorithm, self.cluster, self.network))
+        if self._file is None and not self.continued:
+            writer.writerow(self.header)
+        writer.writerow(cells)
         try:
             if self._file is None:
-                mode = "a" if self._adds else "w"
+                mode = "a" if self.continued else "w"
                 self._file = self.path.open(mode, encoding="utf-8", newline="")
             self._file.write(line.getvalue())
             self._file.flush()
@@ -65,6 +65,60 @@ class Measured:
 
     def _unwritable(self, error: OSError) -> FormatError:
         return FormatError(str(self.path), f"cannot be written: {error.strerror or error}")
+
+    def _continues(self, *, append: bool, force: bool) -> bool:
+        """Return whether rows go to the end of a table that is there; raise where none may be."""
+        path = self.path
+        if "\0" in str(path):
+            raise FormatError(shown(str(path)), "is not a file name")
+        if not path.exists():
+            if not path.parent.is_dir():
+                raise FormatError(str(path), "cannot be written: its folder does not exist")
+            return False
+        if not path.is_file():
+            raise FormatError(str(path), "cannot be written: it is not a regular file")
+        if not (append or force):
+            rule = "a new file, or come with --append or --force"
+            raise BadValueError("--output", str(path), rule)
+        return append and self._has_header()
+
+    def _has_header(self) -> bool:
+        """Return whether a file begins with the header; raise if it begins with something else."""
+        with self.path.open("rb") as file:
+            first = file.readline(4096)
+            if not first:
+                return False
+            file.seek(-1, 2)
+            ends_well = file.read(1) == b"\n"
+        if first.decode(errors="replace").strip() != ",".join(self.header):
+            why = "line 1 is not the header of such a table"
+        elif not ends_well:
+            why = "its last line has no end"
+        else:
+            return True
+        raise FormatError(str(self.path), f"cannot be appended to: {why}")
+
+
+class Measured(AppendedTable):
+    """A table of measured collectives.
+
+    Args:
+        path: The file.
+        cluster: What its column of that name says.
+        network: Likewise.
+        append: Add to a table that is there already.
+        force: Replace what is there already.
+    """
+
+    def __init__(
+        self, path: Path, cluster: str, network: str, *, append: bool = False, force: bool = False
+    ) -> None:
+        super().__init__(path, HEADER, append=append, force=force)
+        self.cluster, self.network = cluster, network
+
+    def add(self, measurement: Measurement, algorithm: str) -> None:
+        """Append a measurement."""
+        self.write(row_of(measurement, algorithm, self.cluster, self.network))
 
 
 def row_of(measurement: Measurement, algorithm: str, cluster: str, network: str) -> tuple[Any, ...]:
@@ -92,33 +146,3 @@ def row_of(measurement: Measurement, algorithm: str, cluster: str, network: str)
         p90,
         "" if sent is None else " ".join(map(str, sent)),
     )
-
-
-def _adds(path: Path, *, append: bool, force: bool) -> bool:
-    """Return whether rows go to the end of a table that is there; raise where none may be."""
-    if "\0" in str(path):
-        raise FormatError(shown(str(path)), "is not a file name")
-    if not path.exists():
-        if not path.parent.is_dir():
-            raise FormatError(str(path), "cannot be written: its folder does not exist")
-        return False
-    if not path.is_file():
-        raise FormatError(str(path), "cannot be written: it is not a regular file")
-    if not (append or force):
-        raise BadValueError("--output", str(path), "a new file, or come with --append or --force")
-    return append and _has_header(path)
-
-
-def _has_header(path: Path) -> bool:
-    """Return whether a file begins with the header; raise if it begins with something else."""
-    with path.open("rb") as file:
-        first = file.readline(4096)
-        if not first:
-            return False
-        file.seek(-1, 2)
-        ends_well = file.read(1) == b"\n"
-    if first.decode(errors="replace").strip() != ",".join(HEADER):
-        raise FormatError(str(path), "cannot be appended to: line 1 is not the header of a table")
-    if not ends_well:
-        raise FormatError(str(path), "cannot be appended to: its last line has no end")
-    return True

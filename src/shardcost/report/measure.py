@@ -1,4 +1,4 @@
-"""Measured times, and bytes compared with schedules, as text and as plain data."""
+"""Measured times of collectives and kernels, and bytes beside schedules, as text and data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardcost.measure.job import Measurement
+from shardcost.measure.kernels.session import Outcome
 from shardcost.measure.open_mpi import Verified
 from shardcost.report.describe import attributes
 from shardcost.report.text import table
@@ -93,4 +94,37 @@ def _check_as_data(check: Verified) -> dict[str, Any]:
         "size_bytes": check.measurement.size_bytes,
         **{name: by_rank.tolist() for name, by_rank in predicted.items()},
         **attributes(check, "measured_bytes ok"),
+    }
+
+
+def kernels_as_text(
+    device: str, software: str, gpu: str, path: str, rows: int, outcome: Outcome
+) -> str:
+    """Return how many kernels of each kind were measured, and what was left out and why."""
+    lines = [f"{device} ({gpu}), {software}"]
+    width = max((len(what) for what in outcome.measured), default=0)
+    lines += [f"  {what:<{width}}  {count:>4}" for what, count in outcome.measured.items()]
+    lines += [f"  skipped: {reason} ({count})" for reason, count in outcome.skipped.items()]
+    if outcome.out_of_time:
+        lines.append(f"  {outcome.out_of_time} left when time was up: --append goes on with them")
+    had = f" ({outcome.already} were there already)" if outcome.already else ""
+    lines.append(f"{rows} row{'s' * (rows != 1)} in {path}{had}, {outcome.seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def kernels_as_data(
+    device: str, software: str, gpu: str, path: str, rows: int, outcome: Outcome
+) -> dict[str, Any]:
+    """Return the same as `kernels_as_text`, to be written as JSON."""
+    return {
+        "device": device,
+        "software": software,
+        "gpu": gpu,
+        "output": path,
+        "rows": rows,
+        "measured": outcome.measured,
+        "already_in_table": outcome.already,
+        "skipped": outcome.skipped,
+        "out_of_time": outcome.out_of_time,
+        "seconds": round(outcome.seconds, 1),
     }

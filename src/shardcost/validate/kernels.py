@@ -137,9 +137,7 @@ def _case(row: Row) -> KernelRow:
 
 
 def sizes_of(row: Row) -> list[float]:
-    """Return the sizes that a row's kind has, then NaN."""
-    if row["kind"] not in SIZES:
-        raise UnknownNameError("kind", row["kind"], SIZES)
+    """Return the sizes that the kind of a row of `row_of` has, then NaN."""
     own = [float(whole_cell(row, name, most=_MOST)) for name in SIZES[row["kind"]]]
     sizes = dict(zip(SIZES[row["kind"]], own, strict=True))
     if sizes.get("context_tokens", 1) < sizes.get("query_tokens", 1):

@@ -79,6 +79,9 @@ _RECOMPUTED: Final = {"maxtext": "full"}
 _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 """Rows alike in these differ in their layout only."""
 _FEWEST_LAYOUTS: Final = 3
+_TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
+_BETWEEN_SLICES: Final = "dcn"
+_LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -260,11 +263,6 @@ def machine(row: Row, cluster: Cluster | None = None) -> Cluster:
 def is_on_torus(row: Row) -> bool:
     """Return whether a row's run was on devices with torus links."""
     return Cluster.named(row.get("cluster", "")).tiers[-1].kind == "torus"
-
-
-_TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
-_BETWEEN_SLICES: Final = "dcn"
-_LINKS: Final = re.compile(r"\b(\d+)-link\b")
 
 
 def machine_of_row(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shardcost.measure.kernels.cases import KINDS, KernelCase, cases_for
-from shardcost.measure.kernels.table import KernelTable
+from shardcost.measure.kernels.table import MeasuredKernels
 from shardcost.measure.kernels.timing import MeasuredDevice, NotAvailableError
 
 _LONG: Final = ("burst", "sustained")
@@ -34,7 +34,7 @@ class Outcome:
 
 def measure(
     device: MeasuredDevice,
-    table: KernelTable,
+    table: MeasuredKernels,
     budget_s: float,
     kinds: Sequence[str] = KINDS,
     tick: Callable[[int, int], None] | None = None,
@@ -66,7 +66,7 @@ def measure(
 
 
 def _measure_one(
-    device: MeasuredDevice, table: KernelTable, case: KernelCase, outcome: Outcome
+    device: MeasuredDevice, table: MeasuredKernels, case: KernelCase, outcome: Outcome
 ) -> None:
     what = " ".join(filter(None, (case.dtype, case.kind, case.kernel)))
     failed = {key: count for key, count in outcome.skipped.items() if key.startswith(f"{what}: ")}

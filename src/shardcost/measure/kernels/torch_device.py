@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from shardcost.errors import UsageError
 from shardcost.measure.kernels.cases import KernelCase, Limits
 from shardcost.measure.kernels.host import cpu_name, memory_limit
 from shardcost.measure.kernels.numpy_device import CPU_FLOPS, CPU_SCALE, called
@@ -31,6 +32,8 @@ _GPU_FLOPS: Final = 4e12
 _PAUSE_S: Final = 0.5
 _LASTING_S: Final = 4.0
 _MEMORY_SHARE: Final = 1 / 12
+_OLDEST: Final = (2, 5)
+"""The first version of torch whose attention has groups of heads."""
 _FP8: Final = (8, 9)
 """Compute capability from which on tensor cores multiply fp8."""
 _CUDNN: Final = (9, 0)
@@ -47,6 +50,11 @@ def torch_device(*, cpu: bool = False) -> TorchGpu | TorchCpu | None:
         import torch
     except ImportError:
         return None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise UsageError(
+            f"torch {torch.__version__} is too old to measure kernels: {oldest} is not"
+        )
     return TorchGpu(torch) if torch.cuda.is_available() and not cpu else TorchCpu(torch)
 
 
@@ -188,8 +196,9 @@ class TorchGpu(_Torch):
         capability = torch.cuda.get_device_capability(0)
         # Versions of CUDA and HIP report the same pair of numbers; only NVIDIA's are meant here.
         nvidia = torch.version.cuda is not None
+        fp8 = hasattr(torch, "float8_e4m3fn") and hasattr(torch, "_scaled_mm")
         self.limits = Limits(
-            dtypes=("bf16", "fp8") if nvidia and capability >= _FP8 else ("bf16",),
+            dtypes=("bf16", "fp8") if fp8 and nvidia and capability >= _FP8 else ("bf16",),
             most_bytes=_MEMORY_SHARE * self.properties.total_memory,
             most_flops=_GPU_FLOPS,
             mode="graph",
@@ -293,11 +302,12 @@ class TorchGpu(_Torch):
 
 
 def _or_not_available(run: Callable[[], Times]) -> Times:
-    """Return the times, or raise what torch says of a kernel that it does not have, in one line."""
+    """Return the times, or raise what torch says of a kernel that it cannot run, in one line.
+
+    Out of memory, a shape or a device without such a kernel: torch raises RuntimeError for all.
+    """
     try:
         return run()
-    except NotAvailableError:
-        raise
-    except (RuntimeError, NotImplementedError, ValueError, AttributeError, TypeError) as error:
+    except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
         raise NotAvailableError(reason or type(error).__name__) from None
