@@ -6,19 +6,19 @@ by the prices that the verdict compares with: the constants of the faulty machin
 (every rate scaled by 0.85 to 1.15, every latency by 0.8 to 1.25), its severity lies between those
 that are tried, PCIe is that of one measured system rather than of the family, few channels and
 launches have formulas of their own, the rate of a ring with one slow port is simulated event by
-event, and on top come a level and a slope drawn from the interval of the
-prediction and 3 % of scatter. Drawn again are faults that slow no size by a quarter: on
-such a curve there is nothing to see. With ``--measured FILE`` the curves of a table of measured
-collectives are judged, which are of machines that somebody thought worth publishing.
+event, and on top come a level and a slope drawn from the interval of the prediction and 3 % of
+scatter. Drawn again are faults that slow no size by a quarter: on such a curve there is nothing to
+see. With ``--measured FILE`` the curves of a table of measured collectives are judged, which are of
+machines that somebody thought worth publishing.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import ShardcostError
 from shardcost.formats.reading import Point, Run
+from shardcost.formats.tables import read_table
 from shardcost.inspect.log import inspected
 from shardcost.inspect.verdict import FINE, Verdict, judged
 from shardcost.machine import Machine, machine_of
@@ -384,14 +385,13 @@ def scored(name: str, kind: Kind, cases: int, seed: int) -> Counter[str]:
     return found
 
 
-def measured(file: str) -> Counter[str]:
+def measured(file: Path) -> Counter[str]:
     """Return the verdicts on the curves of a table: fine, or what is named first."""
     curves: dict[tuple[str, ...], list[Point]] = {}
-    with open(file, newline="", encoding="utf-8") as rows:  # noqa: PTH123
-        for row in csv.DictReader(rows):
-            if row["library"] in {"nccl", "rccl"} and not row.get("channels"):
-                point = Point(int(float(row["size_bytes"])), 1e-6 * float(row["time_us"]))
-                curves.setdefault(tuple(row[name] for name in _CURVE), []).append(point)
+    for row in read_table(file).records():
+        if row["library"] in {"nccl", "rccl"} and not row.get("channels"):
+            point = Point(int(float(row["size_bytes"])), 1e-6 * float(row["time_us"]))
+            curves.setdefault(tuple(row[name] for name in _CURVE), []).append(point)
     found: Counter[str] = Counter()
     for key, points in curves.items():
         name, network, gpus, nodes, library, collective, dataset, single = key
@@ -420,7 +420,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=CASES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=[*KINDS, "healthy"])
-    parser.add_argument("--measured", metavar="FILE")
+    parser.add_argument("--measured", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.measured:
         verdicts = measured(given.measured)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -223,7 +224,8 @@ def test_the_validation_page_is_of_these_constants(
     whole = (repository / "docs" / "validation.md").read_text(encoding="utf-8")
     shown = whole.partition(f"\n\n{LEFT_OUT}")[0]
     expected = errors_in_sample([with_further(validated, measured, kind) for kind in KINDS])
-    assert NUMBER.split(shown) == NUMBER.split(expected)
+    words = zip_longest(NUMBER.split(shown), NUMBER.split(expected))
+    assert next((pair for pair in words if pair[0] != pair[1]), None) is None  # the first is enough
     for one, other in zip(NUMBER.findall(shown), NUMBER.findall(expected), strict=True):
         assert float(one.replace(",", "")) == pytest.approx(
             float(other.replace(",", "")), rel=0.05, abs=0.5

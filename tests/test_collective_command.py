@@ -59,9 +59,17 @@ def some_network() -> Calibration:
 
 
 def predictions() -> Iterator[CollectiveTime]:
-    """Yield a prediction of every library on every system, inside a domain and across."""
+    """Yield a prediction of every library on every kind of system, inside a domain and across.
+
+    A system stands for all that have the same libraries on the same kind of links.
+    """
+    kinds: dict[tuple[str, ...], Cluster] = {}
     for name in catalog.names("clusters"):
         cluster = Cluster.named(name, "ib_8x400g")
+        tier = cluster.tiers[-1]
+        links = (tier.kind, str(tier.in_switch_reduction), str(tier.peer_access))
+        kinds.setdefault((*links, *CATALOG_LIBRARIES.names(cluster)), cluster)
+    for cluster in kinds.values():
         whole = cluster.tiers[-1].gpus
         machine = machine_of(cluster).with_own(some_network())
         libraries = CATALOG_LIBRARIES.names(cluster)

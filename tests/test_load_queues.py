@@ -107,7 +107,7 @@ def lindley(arrival_s: Any, service_s: Any) -> Any:
     ("output", "share"), [("exponential:500", 0.5), ("401", 0.7), ("lognormal:400:0.7", 0.4)]
 )
 def test_one_place_is_the_queue_of_pollaczek_and_khinchine(output: str, share: float) -> None:
-    """M/M/1, M/D/1, M/G/1. The mean of 100,000 waits scatters by more than 1 % from seed to seed.
+    """M/M/1, M/D/1, M/G/1. The mean of 20,000 waits scatters by several percent from seed to seed.
 
     So the waits of the same requests by Lindley's recursion are a control variate: the simulation
     equals them, and their mean over many more requests that of Pollaczek and Khinchine.
@@ -116,7 +116,7 @@ def test_one_place_is_the_queue_of_pollaczek_and_khinchine(output: str, share: f
     many = lengths.draw(4_000_000, np.random.default_rng(99)) - 1.0
     service, square = STEP_S * many.mean(), STEP_S**2 * (many**2).mean()
     rate = share / service
-    load = queue(OnePlace, rate_per_s=rate, count=100_000, output=lengths)
+    load = queue(OnePlace, rate_per_s=rate, count=20_000, output=lengths)
     control = lindley(load.arrival_s, STEP_S * (load.output_tokens - 1))
     assert waits(load) == pytest.approx(control, abs=1e-6)
     gaps = np.random.default_rng(98).exponential(1 / rate, len(many))
@@ -144,7 +144,7 @@ def test_shared_places_take_the_same_for_any_lengths(output: str) -> None:
 def test_users_of_one_place_are_machines_of_a_repairman(users: int) -> None:
     think, service = 1.0, STEP_S * 499.5
     load = queue(
-        OnePlace, arrival="closed", users=users, count=100_000, think_s=think,
+        OnePlace, arrival="closed", users=users, count=30_000, think_s=think,
         output=Lengths.parse("exponential:500"),
     )  # fmt: skip
     line, rate = 0.0, 0.0  # mean value analysis (Reiser and Lavenberg 1980, JACM 27)
@@ -152,8 +152,8 @@ def test_users_of_one_place_are_machines_of_a_repairman(users: int) -> None:
         stay = service * (1 + line)
         rate = number / (think + stay)
         line = rate * stay
-    assert load.requests_per_s == pytest.approx(rate, rel=0.01)
-    assert load.e2e_s.mean == pytest.approx(users / rate, rel=0.01)
+    assert load.requests_per_s == pytest.approx(rate, rel=0.02)
+    assert load.e2e_s.mean == pytest.approx(users / rate, rel=0.02)
 
 
 # --- what every load conserves -------------------------------------------------------------------

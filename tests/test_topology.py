@@ -204,7 +204,7 @@ def test_devices_share_ports_or_bundle_them(ports: int, rail_of_last: int, port_
 
 @pytest.mark.parametrize("name", catalog.names("clusters"))
 def test_every_cluster_of_the_catalog_has_a_topology(name: str) -> None:
-    cluster = Cluster.named(name, network="ib_8x400g")
+    cluster = Cluster.named(name, network="ib_8x400g").holding(64)  # of a torus, a slice
     (tier,) = cluster.tiers
     node = of_cluster(cluster, tier.gpus)
     assert node.devices == tier.gpus
