@@ -256,16 +256,6 @@ def _validated(tables: Sequence[Table], say: Say) -> list[Validation]:
     return results
 
 
-def errors_in_sample(
-    validations: Sequence[Validation],
-    target: str = _DEFAULT,
-    origin: Origin = Origin(),  # noqa: B008 - it cannot be changed
-) -> str:
-    """Return the first part of the page: all errors of the catalog's constants."""
-    parts = {validation.table.kind: in_sample(validation) for validation in validations}
-    return _in_sample(parts, _opening(validations, target, origin), target)
-
-
 def _in_sample(parts: Mapping[str, Part], opening: str, target: str) -> str:
     shown = {picture.name: _picture(picture, target) for picture in _pictured(parts)}
     beside = shown.pop("peers.svg", "")
