@@ -32,7 +32,6 @@ from lab.page_parts import (
     WHOLE,
     Part,
     Written,
-    in_sample,
     made,
     peer_line,
     peer_link,
