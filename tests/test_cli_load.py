@@ -26,7 +26,6 @@ from shardcost import (
     Requests,
     Software,
     cli,
-    request,
     simulate,
 )
 from shardcost.cli.options import OnDisk
@@ -37,6 +36,8 @@ from shardcost.options import LOAD
 from shardcost.report.load import as_text, sentence
 from shardcost.report.load_data import as_data
 from shardcost.report.load_plot import over_time
+from shardcost.request import ImpossibleError
+from shardcost.request import load as load_request
 
 ON = "load llama3-8b --on h100_sxm --software vllm".split()
 SHORT = "--isl 256 --osl 32 --requests 60".split()
@@ -55,11 +56,11 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deployment_of(**given: Any) -> Deployment:
-    return request.deployment_of(GIVEN | given, OnDisk())
+    return load_request.deployment_of(GIVEN | given, OnDisk())
 
 
 def requests_of(**given: Any) -> Requests:
-    return request.requests_of(GIVEN | given, OnDisk())
+    return load_request.requests_of(GIVEN | given, OnDisk())
 
 
 # ------------------------------------------------------------------------------------ one load
@@ -199,9 +200,9 @@ def test_options_reach_the_deployment() -> None:
 def test_gpus_beyond_a_worker_are_more_workers() -> None:
     assert deployment_of(gpus=8, tp=2).serving.workers == 4
     assert deployment_of(gpus=8, tp=2, workers=4).gpus == 8
-    with pytest.raises(request.ImpossibleError, match="--gpus must be a multiple of the 4 of"):
+    with pytest.raises(ImpossibleError, match="--gpus must be a multiple of the 4 of"):
         deployment_of(gpus=6, tp=4)
-    with pytest.raises(request.ImpossibleError, match="3 workers x the 2 of a worker"):
+    with pytest.raises(ImpossibleError, match="3 workers x the 2 of a worker"):
         deployment_of(gpus=8, tp=2, workers=3)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from running import run_error, run_json, run_text
 
-from shardcost import Cluster, Layout, Model, cli, request
+from shardcost import Cluster, Layout, Model, cli
 from shardcost.cli import load as load_command
 from shardcost.cli.options import OnDisk
 from shardcost.load.deployment import Deployment, Pool
@@ -23,6 +23,7 @@ from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import capacity
 from shardcost.load.sweep import broken_limits, sweep
+from shardcost.request.load import deployment_of, requests_of
 from shardcost.search.capacities import SLACK
 from shardcost.search.deployments import plan_load
 from shardcost.search.planned import LoadPlan
@@ -260,11 +261,11 @@ def test_the_command_of_the_best_describes_it(capsys: pytest.CaptureFixture[str]
     given: Mapping[str, Any] = vars(
         load_command.parser().parse_args(shlex.split(best["command"])[2:])
     )
-    deployment = request.deployment_of(given, OnDisk())
+    deployment = deployment_of(given, OnDisk())
     shown = [(pool.engine.layout.short(), pool.workers) for pool in deployment.pools]
     assert shown == [(pool["layout"], pool["workers"]) for pool in best["pools"]]
     assert deployment.serving.engine.software.scheduler.max_num_seqs == 64
-    requests = request.requests_of(given, OnDisk())
+    requests = requests_of(given, OnDisk())
     assert requests.rate_per_s == pytest.approx(best["goodput_requests_per_s"], rel=1e-3)
 
 

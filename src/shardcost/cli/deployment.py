@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from shardcost import options as table
-from shardcost import request
 from shardcost.cli import options
 from shardcost.errors import UsageError
+from shardcost.request import load
 
 if TYPE_CHECKING:
     from shardcost.formats.serving_results import ServingResult
@@ -55,4 +55,4 @@ def deployment_of(given: Namespace, runs: Sequence[ServingResult]) -> Deployment
         if len(named) != 1 or None in named:
             raise UsageError("the results do not name one engine: give --software NAME")
         chosen = {**chosen, "software": named.pop()}
-    return request.deployment_of(chosen, options.OnDisk())
+    return load.deployment_of(chosen, options.OnDisk())

@@ -7,10 +7,18 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shardcost import request
 from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import ARRIVALS, LATENCY, POOLS, PRICE, SCHEDULER, SERVING, WORKER
+from shardcost.request import ImpossibleError
+from shardcost.request.load import (
+    deployment_of,
+    gpu_price_of,
+    limits_of,
+    requests_of,
+    simulated,
+    sweep_of,
+)
 
 if TYPE_CHECKING:
     from shardcost.load.result import Limits, Load
@@ -68,7 +76,7 @@ def run(given: Namespace) -> int:
     finder = options.OnDisk()
     try:
         return _one(given, finder) if given.sweep is None else _sweep(given, finder)
-    except request.ImpossibleError as error:
+    except ImpossibleError as error:
         print(f"shardcost: {error}", file=sys.stderr)
         return options.NOTHING_FEASIBLE
 
@@ -80,12 +88,12 @@ def _one(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.load_data import as_data
 
     asked = vars(given)
-    limits = request.limits_of(asked)
-    requests = request.requests_of(asked, finder)
-    deployment = request.deployment_of(asked, finder)
-    price = request.gpu_price_of(asked, finder, deployment)
+    limits = limits_of(asked)
+    requests = requests_of(asked, finder)
+    deployment = deployment_of(asked, finder)
+    price = gpu_price_of(asked, finder, deployment)
     with shown_progress(wanted=not given.json, unit="requests") as progress:
-        load = request.simulated(deployment, requests, progress)
+        load = simulated(deployment, requests, progress)
     parts = parts_of(load) if len(load.served) else None
     if parts is not None:
         _draw(given, load, limits)
@@ -121,7 +129,7 @@ def _sweep(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.load_data import sweep_as_data
 
     with shown_progress(wanted=not given.json, unit="loads") as progress:
-        sweep = request.sweep_of(vars(given), finder, given.sweep, progress)
+        sweep = sweep_of(vars(given), finder, given.sweep, progress)
     if given.plot is not None:
         from shardcost.report.load_plot import sweep_sketch
         from shardcost.report.pictures import write_picture

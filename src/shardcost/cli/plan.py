@@ -11,7 +11,8 @@ from shardcost import values
 from shardcost.cli import options, placement
 from shardcost.errors import UnknownNameError
 from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
-from shardcost.request import load_question_of, refuse_load, search_arguments, value_of
+from shardcost.request import search_arguments, value_of
+from shardcost.request.load import load_question_of, refuse_load
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found

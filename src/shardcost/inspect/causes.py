@@ -26,16 +26,15 @@ from shardcost.collectives.tuner import tables as nccl_tables
 from shardcost.errors import ShardcostError
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.constants import LINK_RATES, NetworkConstants, RingLibrary, stated
+from shardcost.units import GIGA
 from shardcost.validate.collectives import times_s
 from shardcost.validate.predictions import Floats
 
 _SENDS: Final = frozenset({"all_to_all", "send_recv"})
 """Collectives of sends, which neither NCCL_ALGO nor NCCL_PROTO nor NCCL_MAX_NCHANNELS is about."""
-_FEWEST_CARDS: Final = 3
+_FEWEST_NICS: Final = 3
 """With fewer, one of them is half of the network."""
-_GB: Final = 1e9
 _MICRO: Final = 1e-6
-_FLOOR_POWER: Final = 8
 
 
 class Cause(NamedTuple):
@@ -122,18 +121,19 @@ class Curve:
 
     def on_network(self, **changes: Any) -> Floats:
         """Return the seconds with another network of the same constants."""
-        return self.on(network=replace(self._network, **changes))
+        return self.on(network=replace(self.network, **changes))
 
     @property
-    def _network(self) -> Network:
+    def network(self) -> Network:
+        """The network, of a curve that crosses one."""
         assert self.cluster.network is not None  # noqa: S101
         return self.cluster.network
 
     @property
-    def cards(self) -> float:
-        """Network cards of a node."""
-        rate = self._network.node_bytes_per_s(self.cluster.gpus_per_node)
-        return float(rate / self._network.nic_bytes_per_s)
+    def nics(self) -> float:
+        """Of a node."""
+        rate = self.network.node_bytes_per_s(self.cluster.gpus_per_node)
+        return float(rate / self.network.nic_bytes_per_s)
 
 
 Price: TypeAlias = Callable[[Curve, float], Floats | None]
@@ -191,7 +191,7 @@ def _forced(algorithm: str | None = None, protocol: str | None = None) -> Price:
 def _few_channels(curve: Curve, channels: float) -> Floats | None:
     """Return the seconds on a few channels, each at the rate that NCCL's search gives it.
 
-    Of that rate LL and LL128 have a share; a channel leads out of a node by one network card. NCCL
+    Of that rate LL and LL128 have a share; a channel leads out of a node by one NIC. NCCL
     knows its channels when it chooses: the fastest path counts, where that is another.
     """
     graph, group = nccl_tables()["graph"], curve.group
@@ -200,7 +200,7 @@ def _few_channels(curve: Curve, channels: float) -> Floats | None:
         return None
     one = graph["pcie_share"] * group.link_bytes_per_s / graph["pcie_channels"]
     if group.has_nvlink:
-        one = graph["channel_gb_per_s"][architecture_row(group)] * _GB
+        one = graph["channel_gb_per_s"][architecture_row(group)] * GIGA
     shares = nccl_tables()["rate_share"]
     of_channel = {"ll_bytes_per_s": shares["ring_ll"], "ll128_bytes_per_s": shares["ring_ll128"]}
     capped = {
@@ -215,7 +215,7 @@ def _few_channels(curve: Curve, channels: float) -> Floats | None:
         across = curve.machine.network
         constants = across.constants
         assert isinstance(constants, NetworkConstants)  # noqa: S101
-        share = min(1.0, channels / curve.cards)
+        share = min(1.0, channels / curve.nics)
         constants = replace(constants, efficiency=constants.efficiency * share)
         changed.append(replace(across, constants=constants))
     result = curve.result(curve.machine.with_own(*changed))
@@ -274,7 +274,7 @@ def _cross_socket(curve: Curve, _: float) -> Floats | None:
 
 
 def _one_nic(curve: Curve, _: float) -> Floats | None:
-    if not curve.crosses or curve.cards < _FEWEST_CARDS:
+    if not curve.crosses or curve.nics < _FEWEST_NICS:
         return None
     return curve.on_network(nics_per_node=1, nics_per_gpu=None)
 
@@ -282,13 +282,11 @@ def _one_nic(curve: Curve, _: float) -> Floats | None:
 def _half_network(curve: Curve, share: float) -> Floats | None:
     if not curve.crosses:
         return None
-    network = curve.cluster.network
-    assert network is not None  # noqa: S101
-    return curve.on_network(nic_bytes_per_s=share * network.nic_bytes_per_s)
+    return curve.on_network(nic_bytes_per_s=share * curve.network.nic_bytes_per_s)
 
 
 def _tcp(curve: Curve, times: float) -> Floats | None:
-    if not curve.crosses or getattr(curve.cluster.network, "kind", "") == "tcp":
+    if not curve.crosses or curve.network.kind == "tcp":
         return None
     tcp = network_named("tcp")
     return curve.on(network=replace(tcp, nic_bytes_per_s=times * tcp.nic_bytes_per_s))
@@ -296,11 +294,11 @@ def _tcp(curve: Curve, times: float) -> Floats | None:
 
 def _gpu_direct_off(curve: Curve, times: float) -> Floats | None:
     """Return the seconds where bytes to and from the network are staged in the host's memory."""
-    network, host_link = curve.cluster.network, curve.cluster.device.host_link_bytes_per_s
-    if not curve.crosses or network is None or not network.gpu_direct or host_link is None:
+    host_link = curve.cluster.device.host_link_bytes_per_s
+    if not curve.crosses or not curve.network.gpu_direct or host_link is None:
         return None
     given = figures("gpu_direct_off")
-    by_memory = given["host_memory_gb_per_s"] * _GB / (4 * curve.cluster.gpus_per_node)
+    by_memory = given["host_memory_gb_per_s"] * GIGA / (4 * curve.cluster.gpus_per_node)
     staged = times * min(host_link / 2, by_memory)
     own = curve.machine.network
     constants = own.constants
@@ -325,7 +323,7 @@ def _oversubscribed(curve: Curve, times: float) -> Floats | None:
 
 def _launch_floor(curve: Curve, launch_us: float) -> Floats | None:
     """Return the longer of the time on the device and that of a launch, which go side by side."""
-    power = _FLOOR_POWER
+    power = figures("launch_floor")["power"]
     time: Floats = (curve.time_s() ** power + (launch_us * _MICRO) ** power) ** (1 / power)
     return time
 

@@ -7,7 +7,7 @@ datasheet, and none of them counts as measured on it. How much an interval widen
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from shardcost import catalog
 from shardcost.catalog import tuner_table
@@ -33,10 +33,6 @@ class Origin(NamedTuple):
     """Measured there, scaled from there to a changed datasheet, inherited, or assumed."""
     of: str
     """Of which machines, or by which rule."""
-
-    def as_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return self._asdict()
 
     def __str__(self) -> str:
         """Return it in a few words."""

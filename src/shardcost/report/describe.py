@@ -113,7 +113,7 @@ def cluster_as_data(cluster: Cluster) -> dict[str, Any]:
 
 def provenance_data(cluster: Cluster | Machine) -> list[dict[str, Any]]:
     """Return what of a machine is measured, inherited or assumed, as plain data."""
-    return [each.as_data() for each in provenance_of(cluster)]
+    return [each._asdict() for each in provenance_of(cluster)]
 
 
 def cluster_as_text(cluster: Cluster) -> str:

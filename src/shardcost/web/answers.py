@@ -22,19 +22,21 @@ from shardcost.request import (
     WorldSizeError,
     collective_name,
     collective_of,
-    deployment_of,
     estimate_of,
-    gpu_price_of,
-    limits_of,
     question_of,
-    requests_of,
     scaling_of,
     search_arguments,
+    value_of,
+    varied_name,
+)
+from shardcost.request.load import (
+    deployment_of,
+    gpu_price_of,
+    limits_of,
+    requests_of,
     simulated,
     sweep_of,
     swept,
-    value_of,
-    varied_name,
 )
 from shardcost.web import limits
 from shardcost.web.finder import Pasted

@@ -1,410 +1,36 @@
-"""What is requested, by the names of the options: from their values to nouns and results.
-
-The command line and the page request the same in the same words. `given` is a mapping from options
-(`shardcost.options`) to values: texts or values of the right type, None where one is left out.
-Where models and machines are looked for differs (paths on the command line, pasted files on the
-page) and comes as a `Finder`.
-
-::
-
-    given ──► layout, workload ──► estimate     (one layout, or one for each value that varies)
-          ├─► arguments of `search`, of `collective_time`
-          └─► deployment, requests, limits ──► `simulate`
-"""
+"""What is requested of a deployment under load: its workers, requests, limits and sweeps."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import options, values
-from shardcost.checks import name_among
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, UsageError
+from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.options import Option, flag
+from shardcost.request import (
+    Finder,
+    Given,
+    ImpossibleError,
+    WorldSizeError,
+    cluster_of,
+    clusters_of,
+    fixed_of,
+    layout_of,
+    price_of,
+    several_of,
+    value_of,
+)
 from shardcost.scalars import positive_number
 
 if TYPE_CHECKING:
-    from shardcost.cluster import Cluster
-    from shardcost.collectives.dispatch import DispatchTime
-    from shardcost.collectives.library_time import CollectiveTime
-    from shardcost.estimate.result import Estimate
-    from shardcost.estimate.scaling import Scaling
-    from shardcost.formats.request_traces import RequestTrace
     from shardcost.layout import Layout
     from shardcost.load.deployment import Deployment
     from shardcost.load.requests import Lengths, Requests
     from shardcost.load.result import Limits, Load
     from shardcost.load.simulate import Progress
     from shardcost.load.sweep import Sweep
-    from shardcost.model import Model
-    from shardcost.search.objectives import Constraints, Price
     from shardcost.search.workers import LoadQuestion
     from shardcost.software import Software
-    from shardcost.workload import Workload
-
-Given = Mapping[str, Any]
-
-
-class WorldSizeError(BadValueError):
-    """The degrees of a layout do not multiply to the number of GPUs."""
-
-
-class ImpossibleError(ShardcostError):
-    """A request in good order for what cannot be done."""
-
-    def __init__(self, reason: ShardcostError) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return str(self.reason)
-
-
-class Finder(Protocol):
-    """Finds models and machines by name or file; None stands for an option left out."""
-
-    def model(self, text: str | None) -> Model:
-        """Return a model."""
-
-    def cluster(self, text: str | None, network: str | None = None) -> Cluster:
-        """Return a cluster, its nodes joined by a network."""
-
-    def software(self, text: str) -> Software:
-        """Return a framework or engine."""
-
-    def trace(self, text: str) -> RequestTrace:
-        """Return recorded requests."""
-
-
-class Question(NamedTuple):
-    """What an estimate is of."""
-
-    model: Model
-    cluster: Cluster
-    layout: Layout
-    workload: Workload
-    software: Software | None
-
-
-def names_of(option: Option) -> list[str]:
-    """Return the names that an option takes, where other rooms than the table know them."""
-    if option.name == options.SOFTWARE.name:
-        from shardcost.catalog import names
-
-        return names("software")
-    if option is options.OBJECTIVE:
-        from shardcost.search.objectives import OBJECTIVES
-
-        return list(OBJECTIVES)
-    return []
-
-
-def value_of(given: Given, option: Option) -> Any:
-    """Return the value of an option; its default where it is left out."""
-    value = given.get(option.name)
-    return option.default if value is None else option.read(value)
-
-
-# ------------------------------------------------------------------------------- one layout
-
-
-def workload_of(given: Given) -> Workload:
-    """Return the workload that the options describe."""
-    phase: str = given["phase"]
-    missing = [option.flag for option in options.needed(phase) if given.get(option.name) is None]
-    if missing:
-        raise UsageError(f"--{phase} needs {' and '.join(missing)}")
-    noun, fields = options.PHASES[phase], {}
-    for option in options.WORKLOAD:
-        value = given.get(option.name)
-        if value is None or value is False:
-            continue
-        _check_phase(option, phase)
-        fields[option.field_of(noun).name] = option.read(value)
-    return noun(**fields)  # type: ignore[no-any-return]
-
-
-def _check_phase(option: Option, phase: str) -> None:
-    if phase not in option.applies_to:
-        phases = " and ".join(map(flag, option.applies_to))
-        raise UsageError(f"{option.flag} is for {phases}, not --{phase}")
-
-
-def layout_of(given: Given) -> Layout:
-    """Return the layout that the options describe; GPUs that no degree takes are replicas."""
-    from shardcost.layout import Layout
-
-    fields = {
-        option.name: option.read(given[option.name])
-        for option in options.LAYOUT
-        if given.get(option.name) is not None
-    }
-    gpus = value_of(given, options.GPUS)
-    if gpus is not None:
-        fields["dp"] = _replicas(gpus, fields)
-    return Layout(**fields)
-
-
-def _replicas(gpus: int, degrees: Mapping[str, int]) -> int:
-    """Return the data parallelism that fills the GPUs; the degrees given must allow one."""
-    names = ["tp", "cp", "pp", *(["dp"] if "dp" in degrees else [])]
-    sizes = [degrees.get(name, 1) for name in names]
-    written = f"{' x '.join(names)} = {' x '.join(map(str, sizes))} = {prod(sizes)}"
-    if "dp" in degrees:
-        if prod(sizes) != gpus:
-            raise WorldSizeError("--gpus", gpus, written)
-        return degrees["dp"]
-    if gpus % prod(sizes):
-        raise WorldSizeError("--gpus", gpus, f"a multiple of {written}")
-    return gpus // prod(sizes)
-
-
-def cluster_of(given: Given, finder: Finder) -> Cluster:
-    """Return the machine that the options name, with the figures that they change."""
-    cluster = finder.cluster(given.get("on"), given.get("network"))
-    changes = figures_of(given)
-    return cluster.with_figures(changes) if changes else cluster
-
-
-def figures_of(given: Given) -> dict[str, str]:
-    """Return the figures of ``NAME=VALUE,…``, one text or several; the last of a name counts."""
-    value, option = given.get(options.SET.name), options.SET.flag
-    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    changes = {}
-    for word in (word for text in texts for word in values.several(option, text)):
-        name, is_set, figure = values.text(option, word).partition("=")
-        if not (is_set and name.strip() and figure.strip()):
-            raise BadValueError(option, word, "a figure and its value, like link=900GB/s")
-        changes[name.strip()] = figure.strip()
-    return changes
-
-
-def question_of(given: Given, finder: Finder) -> Question:
-    """Return what an estimate is requested of, possible or not.
-
-    Raises:
-        ImpossibleError: The request is in good order, but there is no such layout.
-    """
-    model = finder.model(given.get("model"))
-    cluster = cluster_of(given, finder)
-    name = given.get("software")
-    software = None if name is None else finder.software(name)
-    workload = workload_of(given)
-    try:
-        layout = layout_of(given)
-    except BadValueError as error:
-        if isinstance(error, WorldSizeError) or error.argument == "Layout":
-            raise ImpossibleError(error) from None
-        raise
-    return Question(model, cluster, layout, workload, software)
-
-
-def estimate_of(given: Given, finder: Finder) -> Estimate:
-    """Return what the layout that the options describe costs.
-
-    Raises:
-        ImpossibleError: The request is in good order, but that cannot be done.
-    """
-    from shardcost.estimate import estimate
-
-    question = question_of(given, finder)
-    try:
-        return estimate(*question[:4], software=question.software)
-    except ShardcostError as error:
-        raise ImpossibleError(error) from None
-
-
-def scaling_of(given: Given, finder: Finder, name: str, chosen: Sequence[Any]) -> Scaling:
-    """Return the estimate of every value of an option, or why there is none."""
-    from shardcost.estimate.scaling import Row, Scaling
-
-    rows = []
-    for value in chosen:
-        try:
-            rows.append(Row(str(value), estimate_of(_varying(given, name, value), finder)))
-        except ImpossibleError as error:
-            rows.append(Row(str(value), None, str(error)))
-    return Scaling(name, tuple(rows), given["phase"])
-
-
-def _varying(given: Given, name: str, value: Any) -> Given:
-    """Return a request with another value of an option, or of a figure of the machine."""
-    if name in options.ESTIMATE:
-        return {**given, name: value}
-    changes = figures_of(given) | {name: str(value)}
-    return {**given, options.SET.name: [f"{each}={figure}" for each, figure in changes.items()]}
-
-
-def varied_name(text: str, phase: str) -> str:
-    """Return the option that is to vary; it may be written as one."""
-    name = text.strip().removeprefix("--").replace("-", "_")
-    known = options.varied(phase)
-    if name in known:
-        return name
-    from shardcost.catalog.figures import figure_named, names
-
-    try:
-        figure_named(name)
-    except UnknownNameError:
-        figures = f"(or a figure of the machine: {', '.join(names())})"
-        raise UnknownNameError("name in --vary", name, known, figures) from None
-    return name
-
-
-def varied(text: str, phase: str) -> tuple[str, list[str]]:
-    """Return the name and the values of ``NAME=A,B,…``."""
-    match = re.fullmatch(r"([^=]+)=(.+)", text)
-    if not match:
-        raise BadValueError("--vary", text, "a name and values, like tp=1,2,4,8")
-    name = varied_name(match[1], phase)
-    chosen = [value.strip() for value in match[2].split(",")]
-    if not all(chosen):
-        raise BadValueError("--vary", text, "without empty values, like tp=1,2,4,8")
-    return name, list(dict.fromkeys(chosen))
-
-
-# --------------------------------------------------------------------------------- a search
-
-
-def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
-    """Return what to call `search` with: what is requested, not where it runs."""
-    from shardcost.estimate.step import software_of
-
-    workload = _first_workload(given)
-    name = given.get("software")
-    software = software_of(None if name is None else finder.software(name), workload)
-    models = [finder.model(name) for name in _several(given, options.MODEL)]
-    clusters = _clusters(given, finder)
-    price = _price(given, finder, clusters)
-    return {
-        "model": models,
-        "cluster": clusters,
-        "workload": workload,
-        "space": _space(given, software),
-        "constraints": _constraints(given, workload),
-        "objective": _objective(given, price),
-        "price_per_gpu_hour": price,
-        "software": software,
-    }
-
-
-def _several(given: Given, option: Option) -> list[Any]:
-    value = given.get(option.name)
-    name = "MODEL" if option is options.MODEL else option.flag
-    return [None] if value is None else values.several(name, value)
-
-
-def _clusters(given: Given, finder: Finder) -> list[Cluster]:
-    """Return every cluster with every network."""
-    networks = _several(given, options.NETWORK)
-    return [
-        cluster_of({**given, "on": name, "network": net}, finder)
-        for name in _several(given, options.ON)
-        for net in networks
-    ]
-
-
-def _first_workload(given: Given) -> Workload:
-    """Return the workload; its batch is the first of several."""
-    batch = given.get("batch")
-    if batch is None:
-        return workload_of(given)
-    batches = values.wholes("--batch", batch)
-    if given["phase"] == "train" and len(batches) > 1:
-        raise BadValueError("--batch", batch, "one number with --train")
-    return workload_of({**given, "batch": batches[0]})
-
-
-def _space(given: Given, software: Software) -> dict[str, Any]:
-    """Return the values of every axis that is given."""
-    space: dict[str, Any] = {}
-    for name in options.OWN_AXES:
-        if given.get(name) is not None and not (name == "batch" and given["phase"] == "train"):
-            space[name] = values.wholes(flag(name), given[name])
-    for text, chosen in _fixed(given.get("fix") or ()):
-        axis = text.strip().removeprefix("--").replace("-", "_")
-        known = [name for name in options.AXES if name not in options.OWN_AXES]
-        if axis not in known:
-            own = axis in options.OWN_AXES
-            hint = f"(--{axis} sets it)" if own else "(see shardcost plan --help)"
-            raise UnknownNameError("axis in --fix", axis, known, hint)
-        if axis in space:
-            raise UsageError(f"--fix {axis} is given twice; write {axis}=A,B for several")
-        option = options.AXES[axis]
-        every = isinstance(chosen, str) and chosen.strip() == "all"
-        space[axis] = (
-            _every(option, software) if every else option.read_several(chosen, f"--fix {axis}")
-        )
-    return space
-
-
-def _fixed(given: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:
-    """Return axes and their values, of a mapping or of texts such as ``tp=4,8``."""
-    if isinstance(given, Mapping):
-        return list(given.items())
-    parts = [text.partition("=") for text in given]
-    for name, equals, _ in parts:
-        if not equals:
-            raise BadValueError("--fix", name, "an axis and its values, like tp=4,8")
-    return [(name, chosen) for name, _, chosen in parts]
-
-
-def _every(option: Option, software: Software) -> Any:
-    """Return all values of a choice, the usual one first; None for axes that are free anyway."""
-    if option.axis != "fixed":
-        return None
-    if not option.choices:
-        raise BadValueError(f"--fix {option.name}", "all", "numbers or none")
-    usual = getattr(software, option.name, option.default)
-    return sorted(option.choices, key=lambda value: value != usual)
-
-
-def _constraints(given: Given, workload: Workload) -> Constraints:
-    """Return the limits; an error names the option rather than the field that it sets."""
-    from shardcost.search.objectives import Constraints
-
-    chosen = {row.limit: row for row in options.LIMITS if given.get(row.name) is not None}
-    limits = {name: option.read(given[option.name]) for name, option in chosen.items()}
-    try:
-        constraints = Constraints.of(limits)
-        constraints.check(workload)
-    except BadValueError as error:
-        option = chosen[error.argument]
-        raise BadValueError(option.flag, given[option.name], error.rule) from None
-    return constraints
-
-
-def _price(given: Given, finder: Finder, clusters: Sequence[Cluster]) -> Price | None:
-    """Return the price of a GPU for an hour, one for all clusters or one for each of them."""
-    price = given.get("price")
-    if price is None:
-        return None
-    if not isinstance(price, str | list) or (isinstance(price, str) and "=" not in price):
-        return positive_number("--price", values.number("--price", price))
-    prices: dict[str, float] = {}
-    for text in values.several("--price", price):
-        name, _, number = str(text).partition("=")
-        option = f"--price of {name}"
-        prices[finder.cluster(name).name] = positive_number(option, values.number(option, number))
-    for cluster in clusters:
-        if cluster.name not in prices:
-            raise BadValueError("--price", price, f"given for {cluster.name} too")
-    return prices
-
-
-def _objective(given: Given, price: Price | None) -> str:
-    name: str = value_of(given, options.OBJECTIVE)
-    known = names_of(options.OBJECTIVE)
-    if name not in known:
-        raise UnknownNameError("--objective", name, known)
-    if name == "cost" and price is None:
-        raise UsageError("--objective cost needs --price, of a GPU for an hour")
-    return name
-
-
-# ------------------------------------------------------------------------------------ a load
 
 _MOST_WORKERS: Final = 10_000
 _RATES: Final = (1e-6, 1e6)
@@ -734,14 +360,14 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     from shardcost.search.workers import LoadQuestion
 
     _refuse_layouts(given)
-    names = _several(given, options.MODEL)
+    names = several_of(given, options.MODEL)
     if len(names) > 1:
         raise BadValueError("MODEL", given["model"], "one model with --load")
     model = finder.model(names[0])
-    clusters = _clusters(given, finder)
+    clusters = clusters_of(given, finder)
     engines = [
         _engine_software({**given, "software": name}, finder)
-        for name in _several(given, options.SOFTWARE)
+        for name in several_of(given, options.SOFTWARE)
     ]
     drafts, (degrees, layout) = _drafts(given), _worker_space(given)
     counts = given.get("gpus")
@@ -750,7 +376,7 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
             raise UsageError(f"--load needs {flag(name)}")
     if given.get("rate") is not None:
         _refuse(given, "users", "and --rate exclude each other")
-    objective, price = _load_objective(given), _price(given, finder, clusters)
+    objective, price = _load_objective(given), price_of(given, finder, clusters)
     if objective == "cost" and price is None:
         raise UsageError("--objective cost needs --price, of a GPU for an hour")
     return LoadQuestion(
@@ -823,7 +449,7 @@ def _worker_space(given: Given) -> tuple[dict[str, list[int]], Layout]:
 
     degrees: dict[str, list[int]] = {}
     fields: dict[str, Any] = {}
-    for text, chosen in _fixed(given.get("fix") or ()):
+    for text, chosen in fixed_of(given.get("fix") or ()):
         axis = text.strip().removeprefix("--").replace("-", "_")
         known = [row.name for row in options.LAYOUT if row.name in options.LOAD]
         if axis not in known:
@@ -864,70 +490,8 @@ def gpu_price_of(given: Given, finder: Finder, deployment: Deployment) -> float 
     from shardcost.search.objectives import price_on
 
     clusters = [machine_of(pool.engine.cluster).cluster for pool in deployment.pools]
-    price = _price(given, finder, clusters)
+    price = price_of(given, finder, clusters)
     if price is None:
         return None
     each = zip(deployment.pools, clusters, strict=True)
     return sum(pool.gpus * price_on(cluster, price) for pool, cluster in each)
-
-
-# ----------------------------------------------------------------------------- a collective
-
-
-def collective_of(given: Given, finder: Finder, size_bytes: Any) -> CollectiveTime:
-    """Return how long a collective takes, of one size or of an array of them."""
-    from shardcost.collectives.library_time import collective_time
-
-    cluster = cluster_of(given, finder)
-    read = {option.name: value_of(given, option) for option in options.COLLECTIVE[2:]}
-    cluster = cluster.holding(read["gpus"])
-    return collective_time(
-        collective_name(given["collective"]),
-        size_bytes,
-        cluster,
-        read["gpus"],
-        read["nodes"],
-        library=read["library"],
-        mode=read["mode"],
-        algorithm=read["algorithm"],
-        protocol=read["protocol"],
-    )
-
-
-def dispatch_of(given: Given, finder: Finder) -> DispatchTime:
-    """Return how long dispatch or combine takes."""
-    from shardcost.collectives.dispatch import dispatch_time
-    from shardcost.machine.dispatch import default_kernels
-
-    cluster = cluster_of(given, finder)
-    read = {
-        option.name: value_of(given, option)
-        for option in (*options.EXCHANGE, *options.COLLECTIVE[2:])
-    }
-    return dispatch_time(
-        exchange_phase(given["collective"]) or "",
-        cluster,
-        read["gpus"],
-        *(read[name] for name in ("tokens", "hidden", "topk", "experts")),
-        nodes=read["nodes"],
-        library=default_kernels(cluster) if read["library"] is None else read["library"],
-        low_latency=bool(read["low_latency"]),
-        dtype=read["dtype"],
-        sms=read["sms"],
-        mode=read["mode"],
-        node_limit=read["node_limit"],
-    )
-
-
-def exchange_phase(text: str) -> str | None:
-    """Return ``dispatch`` or ``combine`` where a text names one of the two."""
-    from shardcost.machine.dispatch import PHASES
-
-    return next((phase for phase in PHASES if phase == text.lower()), None)
-
-
-def collective_name(text: str) -> str:
-    """Return a collective's name; capitals, hyphens and underscores do not matter."""
-    from shardcost.collectives import COLLECTIVES
-
-    return name_among("collective", text, COLLECTIVES)
