@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,44 @@ def test_bad_tables_are_one_clear_line(
     assert said in error
     assert len(error.strip().splitlines()) == 1
     assert "Traceback" not in error
+
+
+LATER = {
+    "GEMM, bf16 and fp8": ("gemm",),
+    "attention: decode, prefill by cuDNN": ("decode", "prefill"),
+    "elementwise": ("copy", "add", "rms_norm", "silu_mul"),
+    "grouped GEMM (not fitted)": ("grouped_gemm",),
+}
+"""Kernels of the table of the documentation, each with its kinds."""
+
+
+def test_the_documentation_states_what_a_later_run_shows(tmp_path: Path, repository: Path) -> None:
+    """The profile of one run predicts another run, at sizes that the first did not have."""
+    pytest.importorskip("scipy")
+    first, later = (
+        read_table(repository / "lab" / "measured" / f"own_h200_kernels{name}.csv")
+        for name in ("", "_later")
+    )
+    seen = {tuple(row[name] for name in FIELDS) for row in first.records()}
+    later = later.where(
+        lambda row: (
+            row["mode"] == "graph"
+            and (row["kind"] != "prefill" or row["kernel"] == "cudnn")
+            and tuple(row[name] for name in FIELDS) not in seen
+        )
+    )
+    results, _ = calibrate_kernels([first], Cluster.named(H200))
+    text = f'{PROFILE_FIRST_LINE}\nname = "mine"\nbased_on = "{H200}"\n'
+    path = tmp_path / "mine.toml"
+    path.write_text(text + "\n".join(profile_lines(results)) + "\n")
+    page = (repository / "docs" / "calibration.md").read_text(encoding="utf-8")
+    for what, kinds in LATER.items():
+        own = later.at([at for at, kind in enumerate(later.columns["kind"]) if kind in kinds])
+        figures = [float(own.rows)]
+        for fitted in (by_profile(profile_in(path)), CATALOG):
+            errors = validate(own, [], fitted=fitted).overall
+            figures += [errors.median_pct or 0.0, errors.p90_pct or 0.0]
+        line = next(line for line in page.splitlines() if line.startswith(f"| {what} |"))
+        stated = [float(word) for word in re.findall(r"[0-9.]+", line.partition(" | ")[2])]
+        assert stated[0] == figures[0]
+        assert stated == pytest.approx(figures, rel=0.03, abs=0.15)

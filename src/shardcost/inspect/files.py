@@ -16,12 +16,20 @@ from shardcost.formats.nvidia_smi import DeviceMatrix
 from shardcost.formats.reading import MeasurementLog, Reading
 from shardcost.formats.serving_results import ServingResults
 from shardcost.inspect import log as log_inspection
-from shardcost.inspect import serving as serving_inspection
 from shardcost.inspect import topology as topology_inspection
 from shardcost.inspect import trace as trace_inspection
 from shardcost.inspect.verdict import Verdict, judged
 from shardcost.load.deployment import Deployment
 from shardcost.machine.libraries import profile_calibrations, profile_in
+from shardcost.validate.serving_results import Compared, compared
+
+
+@dataclass(frozen=True, eq=False)
+class ServingFindings:
+    """The runs of a serving benchmark, each beside its prediction where a deployment is given."""
+
+    deployment: Deployment | None
+    runs: tuple[Compared, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +82,13 @@ def _inspected(
             for run in reading.runs
         )
     elif isinstance(reading, ServingResults):
-        findings = serving_inspection.inspected(reading, deployment)
+        findings = ServingFindings(
+            deployment,
+            tuple(
+                Compared(run, None, ()) if deployment is None else compared(deployment, run)
+                for run in reading.runs
+            ),
+        )
     elif isinstance(reading, DeviceMatrix | NcclTopology | NcclGraphs):
         findings = topology_inspection.inspected(reading, cluster)
     elif isinstance(reading, ProfileFile):

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, Final
 
 from shardcost.formats.serving_results import Latency, ServingResult, ServingResults
-from shardcost.inspect.serving import ServingFindings
+from shardcost.inspect.files import ServingFindings
 from shardcost.load.deployment import Deployment
 from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import unread_as_data, unread_in_words
