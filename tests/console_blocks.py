@@ -17,6 +17,7 @@ from shardcost.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELIDED = "…\n"
 BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.DOTALL)
 
 
@@ -41,10 +42,19 @@ def output_of(command: str) -> str:
     return stream.getvalue()
 
 
+def as_shown(output: str, shown: str) -> str:
+    """Return an output as a page shows it: only the first lines where it ends in a line "…"."""
+    if not shown.endswith(ELIDED):
+        return output
+    lines = output.splitlines(keepends=True)
+    return "".join(lines[: shown.count("\n") - 1]) + ELIDED
+
+
 def _rewritten(block: str) -> str:
     return "".join(
-        f"$ {command}\n{output_of(command) if command.startswith('shardcost ') else output}"
-        for command, output in commands(block)
+        f"$ {command}\n"
+        + (as_shown(output_of(command), shown) if command.startswith("shardcost ") else shown)
+        for command, shown in commands(block)
     )
 
 

@@ -75,6 +75,8 @@ class _Group(NamedTuple):
     like: str
     most_gpus: int
     """The largest run among them; 0 where that does not count."""
+    facts: frozenset[str]
+    """What its rows agree in."""
 
 
 class _Kind(NamedTuple):
@@ -102,12 +104,15 @@ class _Kind(NamedTuple):
             product *= self.factors.get(item, 1.0)
         return product
 
-    def far_off(self, facts: Facts) -> list[str]:
-        """Return the facts that widen an interval far beyond its group's, in words."""
+    def far_off(self, facts: Facts, shared: frozenset[str]) -> list[str]:
+        """Return the facts that widen an interval far beyond its group's, in words.
+
+        Those that the rows of the group share widen nothing beyond these rows.
+        """
         return [
             f"{self.factors[name, value]:.1f} times as wide for {_WORDS.get(value, value)}"
             for name, value in facts.items()
-            if self.factors.get((name, value), 1.0) >= _FAR_OFF
+            if name not in shared and self.factors.get((name, value), 1.0) >= _FAR_OFF
         ]
 
     def per_doubling(self, facts: Facts) -> float:
@@ -139,7 +144,7 @@ def residuals_like(
     """
     known = _kind(kind)
     group = known.group(facts)
-    times, more, away = known.factor(facts), 0.0, known.far_off(facts)
+    times, more, away = known.factor(facts), 0.0, known.far_off(facts, group.facts)
     most = group.most_gpus if most_gpus is None else most_gpus
     if gpus is not None and most:
         doublings = log2(largest(1.0, gpus / most))
@@ -179,7 +184,8 @@ def _kind(kind: str) -> _Kind:
         held_out = f" (held out: {alike})" if alike else " (held out)"
         words = f"{entry['rows']:,} similar measurements{held_out}"
         most = entry.get("most_gpus", 0)
-        group = _Group(entry["low"], entry["high"], entry["rows"], words, most)
+        reach = entry["low"], entry["high"]
+        group = _Group(*reach, entry["rows"], words, most, frozenset(key))
         groups[tuple(key), tuple(key.values())] = group
     factors, doublings = (_by_fact(content, name) for name in ("factor", "doubling"))
     return _Kind(levels, groups, factors, doublings, content.get("least", 0.0))
