@@ -112,7 +112,12 @@ def hours(option: str, value: Any) -> float:
     try:
         return 3600 * float(value)
     except (TypeError, ValueError):
+        pass
+    try:
         return time(option, value)
+    except BadValueError:
+        rule = "hours, like 50000, or a time with its unit, like 90min"
+        raise BadValueError(option, value, rule) from None
 
 
 def rate(option: str, value: Any) -> float:

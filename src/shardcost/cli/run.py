@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import LAYOUT, PRICE, RUN, TOKENS, WORKLOAD
+from shardcost.options import needed as needed_by
 from shardcost.request import (
     estimate_of,
     run_of,
@@ -40,8 +41,9 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     options.add_question(parser)
-    parser.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
-    parser.add_argument("--explain", action="store_true", help="formulas, values and sources")
+    add = parser.add_argument
+    add("--notes", action="store_true", help="caveats about little of the time, too")
+    add("--explain", action="store_true", help="formulas, values and sources")
     options.add_options(parser.add_argument_group("the run"), (*RUN, PRICE))
     options.add_options(parser.add_argument_group("layout"), LAYOUT)
     trained = (option for option in WORKLOAD if "train" in option.applies_to)
@@ -55,8 +57,9 @@ def run(given: Namespace) -> int:
     from shardcost.report.run_data import as_data
 
     finder, asked = options.OnDisk(), {**vars(given), "phase": "train"}
-    if given.tokens is None:
-        raise UsageError(f"missing {TOKENS.flag} (of the whole run, like 15T)")
+    needed = [option.flag for option in (TOKENS, *needed_by("train")) if not asked[option.name]]
+    if needed:
+        raise UsageError(f"a run needs {' and '.join(needed)} (see shardcost run --help)")
     target_of(asked)  # a bad value is refused before a search, not after it
     workload_of(asked)
     searched = ""

@@ -67,7 +67,7 @@ def cycle_s(work_s: Any, save_s: Any, mtbf_s: Any, delay_s: Any) -> Any:
     """
     if mtbf_s == inf:
         return work_s + save_s
-    if (work_s + save_s + delay_s) / mtbf_s > _MOST:
+    if work_s + save_s + delay_s > _MOST * mtbf_s:
         return inf
     return mtbf_s * exp(delay_s / mtbf_s) * expm1((work_s + save_s) / mtbf_s)
 

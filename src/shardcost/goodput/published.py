@@ -19,6 +19,8 @@ class Stated(NamedTuple):
     value: float
     low: float
     high: float
+    name: str
+    """Whose it is, in a few words."""
     source: str
 
 
@@ -27,7 +29,8 @@ class Published(NamedTuple):
 
     gpu_mtbf_s: Stated
     restart_s: Stated
-    storage_bytes_per_s_per_gpu: Stated
+    checkpoint_bytes_per_s: Stated
+    """For each device."""
 
 
 @cache  # a file is read once
@@ -43,12 +46,13 @@ def published() -> Published:
     restart, storage = table["restart"], table["storage"]
     per_gpu = storage["bytes_per_s"] / storage["gpus"]
     return Published(
-        Stated(mtbf[0], min(mtbf), max(mtbf), fleets[0]["source"]),
+        Stated(mtbf[0], min(mtbf), max(mtbf), fleets[0]["name"], fleets[0]["source"]),
         Stated(
             float(restart["seconds"]),
             float(restart["low_seconds"]),
             float(restart["high_seconds"]),
+            restart["name"],
             restart["source"],
         ),
-        Stated(per_gpu, per_gpu, per_gpu, storage["source"]),
+        Stated(per_gpu, per_gpu, per_gpu, storage["name"], storage["source"]),
     )

@@ -17,7 +17,7 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.price import host_copy_s
 from shardcost.estimate.result import Estimate
 from shardcost.goodput.checkpoints import DALY, cycle_s, daly_interval_s, restart_share
-from shardcost.goodput.published import Published, Stated, published
+from shardcost.goodput.published import Published, published
 from shardcost.memory import checkpoint_bytes
 from shardcost.receipt import Receipt
 from shardcost.resilience import Resilience
@@ -28,6 +28,10 @@ from shardcost.workload import Train
 
 HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S
+_MOST: Final = 1e18
+"""Of tokens, and of a price."""
+_LEAST_GOODPUT: Final = 1e-6
+"""Below it, a run does not get on."""
 
 
 class Target(NamedTuple):
@@ -220,7 +224,10 @@ def training_run(
     >>> from shardcost import Cluster, Layout, Train, estimate
     >>> cluster = Cluster.named("h100_sxm", "ib_8x400g")
     >>> step = estimate(
-    ...     "llama3-8b", cluster, Layout(dp=64, zero=1), Train(global_batch=512, sequence_length=8192)
+    ...     "llama3-8b",
+    ...     cluster,
+    ...     Layout(dp=64, zero=1),
+    ...     Train(global_batch=512, sequence_length=8192),
     ... )
     >>> run = training_run(step, tokens=1e12, price_per_gpu_hour=2.5)
     >>> run.steps, round(run.cost / run.gpu_hours, 2), 0.95 < run.goodput < 1
@@ -239,15 +246,15 @@ def training_run(
     work = estimate.workload
     if not isinstance(work, Train) or is_array(estimate.time_s):
         raise BadTypeError("estimate", work, "of one training step")
-    tokens = positive_number("tokens", tokens)
+    tokens = _at_most("tokens", tokens)
     if price_per_gpu_hour is not None:
-        price_per_gpu_hour = positive_number("price_per_gpu_hour", price_per_gpu_hour)
+        price_per_gpu_hour = _at_most("price_per_gpu_hour", price_per_gpu_hour)
     given, known = resilience or Resilience(), published()
     gpus = int(estimate.devices)
-    usual = {
+    usual: dict[str, Any] = {
         "gpu_mtbf_s": known.gpu_mtbf_s.value,
         "restart_s": known.restart_s.value,
-        "checkpoint_bytes_per_s": gpus * known.storage_bytes_per_s_per_gpu.value,
+        "checkpoint_bytes_per_s": gpus * known.checkpoint_bytes_per_s.value,
     }
     assumed = tuple(name for name in usual if getattr(given, name) is None)
     filled = replace(given, **{name: usual[name] for name in assumed})
@@ -257,6 +264,14 @@ def training_run(
     return run
 
 
+def _at_most(name: str, value: float) -> float:
+    """Return a number above 0 that is not so large that nothing can be computed with it."""
+    number = positive_number(name, value)
+    if number > _MOST:
+        raise BadValueError(name, value, f"at most {_MOST:g}")
+    return number
+
+
 def _check(run: TrainingRun) -> None:
     """Raise where checkpoints cannot be taken as given, or a run would not end."""
     interval, timing = run.resilience.checkpoint_interval_s, run.timing
@@ -264,11 +279,15 @@ def _check(run: TrainingRun) -> None:
     if interval is not None and interval < least:
         rule = f"at least {format_time(least)}: a step, and the writing of a checkpoint"
         raise BadValueError("checkpoint_interval_s", interval, rule)
-    if not run.goodput:
-        every = f"{run.gpus:,} GPUs fail every {format_time(timing.mtbf_s)}"
-        needed = format_time(timing.interval_s + timing.save_s + run.resilience.restart_s)
-        rule = f"longer: {every}, and a restart with a checkpoint takes {needed}"
-        raise BadValueError("gpu_mtbf_s", run.resilience.gpu_mtbf_s, rule)
+    if run.goodput >= _LEAST_GOODPUT:
+        return
+    given, restart_s = run.resilience, run.resilience.restart_s or 0.0
+    if "checkpoint_bytes_per_s" not in run.assumed and timing.mtbf_s > restart_s:
+        rule = f"higher: a checkpoint takes {format_time(timing.save_s)}"
+        raise BadValueError("checkpoint_bytes_per_s", given.checkpoint_bytes_per_s, rule)
+    every = f"{run.gpus:,} GPUs fail every {format_time(timing.mtbf_s)}"
+    rule = f"longer: {every}, a restart takes {format_time(restart_s)}"
+    raise BadValueError("gpu_mtbf_s", given.gpu_mtbf_s, rule)
 
 
 def _least_interval_s(step_s: Any, save_s: Any, write_s: Any) -> Any:
@@ -311,13 +330,12 @@ def timing_of(run: TrainingRun, term: Naming = unnamed) -> Timing:
 
 def _stated(run: TrainingRun, field: str, known: Published) -> tuple[str, str]:
     """Return the meaning and the source of a figure of the run's resilience."""
-    meanings: dict[str, tuple[str, Stated]] = {
-        "gpu_mtbf_s": ("mean time between failures of one GPU", known.gpu_mtbf_s),
-        "restart_s": ("from a failure to the next step", known.restart_s),
-        "checkpoint_bytes_per_s": ("bandwidth of all GPUs", known.storage_bytes_per_s_per_gpu),
+    meanings = {
+        "gpu_mtbf_s": "mean time between failures of one GPU",
+        "restart_s": "from a failure to the next step",
+        "checkpoint_bytes_per_s": "bandwidth of all GPUs",
     }
-    meaning, stated = meanings[field]
-    return meaning, stated.source if field in run.assumed else ""
+    return meanings[field], getattr(known, field).source if field in run.assumed else ""
 
 
 def _host_link(run: TrainingRun) -> float:

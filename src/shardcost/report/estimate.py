@@ -208,9 +208,9 @@ def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
     mfu = f"{format_percent(estimate.mfu)} of dense {estimate.product_dtype} peak {full}"
     yield "MFU", f"{mfu}, HFU {format_percent(estimate.hfu)}"
     if isinstance(work, Train):
-        full = f"{estimate.tflops_per_gpu_full_attention:.1f} counting full attention"
-        hardware = f"{estimate.hardware_tflops_per_gpu:.1f} of the hardware"
-        yield "TFLOP/s", f"{estimate.tflops_per_gpu:.1f} per GPU of the model ({full}), {hardware}"
+        full = f"({estimate.tflops_per_gpu_full_attention:.1f} counting full attention)"
+        made = f"hardware {estimate.hardware_tflops_per_gpu:.1f}"
+        yield "TFLOP/s", f"{estimate.tflops_per_gpu:.1f} per GPU {full}, {made}"
     if estimate.energy_j is not None:
         rated = f"every GPU at its rated {estimate.cluster.device.power_w:g} W"
         yield "energy", f"at most {format_energy(estimate.energy_j)}, {rated}"

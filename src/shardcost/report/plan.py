@@ -175,8 +175,8 @@ def _figures(work: Workload) -> Iterator[_Column]:
     yield _Column(time, lambda one: format_time(one.time_s))
     yield per_gpu
     if isinstance(work, Train):
-        yield _Column("TFLOP/s", lambda one: f"{one.estimate.tflops_per_gpu:.0f}", spare=4)
-    yield _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=3)
+        yield _Column("TFLOP/s", lambda one: f"{one.estimate.tflops_per_gpu:.0f}", spare=3)
+    yield _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=4)
 
 
 def _of_the_run(plan: Plan) -> Iterator[_Column]:

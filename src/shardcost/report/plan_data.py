@@ -58,7 +58,8 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     return _short_as_data(plan, each) | {
         **({} if run is None else {"run": run_figures(run)}),
         **interval.as_data(interval_of(estimate)),
-        **attributes(estimate, "mfu hfu tflops_per_gpu hardware_tflops_per_gpu energy_j comm_share"),
+        **attributes(estimate, "mfu hfu tflops_per_gpu hardware_tflops_per_gpu"),
+        **attributes(estimate, "energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
         **caveats_as_data(estimate),
     }

@@ -7,9 +7,12 @@ from math import isfinite
 from typing import Final
 
 from shardcost.catalog.errors import CONFIDENCE_PCT
+from shardcost.goodput.published import published
 from shardcost.goodput.run import DAY_S, HOUR_S, TrainingRun
+from shardcost.options import RESILIENCE
 from shardcost.report.estimate import as_remarks, details, explained, title
 from shardcost.report.text import bar, heading, labelled, paragraph, paragraphs, table
+from shardcost.resilience import Resilience
 from shardcost.units import (
     format_bytes_decimal,
     format_count,
@@ -21,6 +24,8 @@ from shardcost.units import (
 )
 
 _BAR: Final = 24
+_FLAGS: Final = {option.field_of(Resilience).name: option.flag for option in RESILIENCE}
+"""The option that sets a field."""
 _UNITS: Final = ((2 * DAY_S, DAY_S, "days"), (2 * HOUR_S, HOUR_S, "h"), (120.0, 60.0, "min"))
 """From how many seconds on a duration is told in a unit of so many."""
 
@@ -46,19 +51,19 @@ def days(run: TrainingRun) -> str:
 
 def lines(run: TrainingRun) -> Iterator[tuple[str, str]]:
     """Yield what an estimate or a plan says of a run, each under its label."""
-    hours = f"{format_count(run.gpu_hours)} GPU-hours"
-    words = [f"{format_count(run.tokens)} tokens in {run.steps:,} steps: {days(run)}", hours]
-    words += [text for label, text in _bills(run) if label != "GPU-hours"]
-    yield "run", ", ".join(words)
+    words = [f"{_size(run)}: {days(run)}", f"{format_count(run.gpu_hours)} GPU-hours"]
+    yield "run", ", ".join((*words, *(f"{label} {text}" for label, text in _bills(run))))
     yield "goodput", _goodput(run)
 
 
+def _size(run: TrainingRun) -> str:
+    return f"{format_count(run.tokens)} tokens in {run.steps:,} steps"
+
+
 def _bills(run: TrainingRun) -> Iterator[tuple[str, str]]:
-    low, high = run.gpu_hours_interval
-    ends = f" ({format_count(low)} to {format_count(high)})" if isfinite(high) else ""
-    yield "GPU-hours", f"{format_count(run.gpu_hours)}{ends}"
-    if run.cost is not None and run.price_per_gpu_hour is not None:
-        yield "cost", f"cost {format_count(run.cost)} at {run.price_per_gpu_hour:g} a GPU-hour"
+    """Yield money and energy, where they are known."""
+    if run.cost is not None:
+        yield "cost", f"{format_count(run.cost)} at {run.price_per_gpu_hour:g} a GPU-hour"
     if run.energy_j is not None:
         yield "energy", f"at most {format_electricity(run.energy_j)}"
 
@@ -72,24 +77,42 @@ def _goodput(run: TrainingRun) -> str:
     return f"{format_percent(run.goodput)}{ends}: {failing}"
 
 
+def _figures(run: TrainingRun) -> Iterator[tuple[str, str]]:
+    """Yield the headline figures, each under its label."""
+    step = run.estimate
+    yield "run", f"{_size(run)} of {format_count(step.workload.tokens)} tokens"
+    yield "time", days(run)
+    low, high = run.gpu_hours_interval
+    ends = f" ({format_count(low)} to {format_count(high)})" if isfinite(high) else ""
+    yield "GPU-hours", f"{format_count(run.gpu_hours)}{ends}"
+    yield from _bills(run)
+    yield "step", f"{format_time(run.step_s)}, {format_tokens(step.tokens_per_s)} tokens/s"
+    model = f"{step.tflops_per_gpu:.1f} per GPU (MFU {format_percent(step.mfu)})"
+    made = f"hardware {step.hardware_tflops_per_gpu:.1f} (HFU {format_percent(step.hfu)})"
+    yield "TFLOP/s", f"{model}, {made}"
+    yield "goodput", _goodput(run)
+
+
 def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
     """Yield what failures, checkpoints and restarts are taken to be, and by whom."""
-    given, timing, assumed = run.resilience, run.timing, run.assumed
-    if given.gpu_mtbf_s is not None and isfinite(given.gpu_mtbf_s):
-        each = f"{given.gpu_mtbf_s / HOUR_S:,.0f} h between failures of one GPU"
-        yield "failures", each + (" (as in Llama 3's run; --mtbf)" if "gpu_mtbf_s" in assumed else "")
+    given, timing = run.resilience, run.timing
+    whose = dict.fromkeys(_FLAGS, "")
+    for name in run.assumed:
+        whose[name] = f" ({getattr(published(), name).name}; {_FLAGS[name]})"
+    if isfinite(timing.mtbf_s):
+        hours = f"{timing.mtbf_s * run.gpus / HOUR_S:,.0f} h between failures of one GPU"
+        yield "failures", hours + whose["gpu_mtbf_s"]
+    every = f"every {duration(timing.interval_s)}"
+    every += " (Daly's optimum)" if given.checkpoint_interval_s is None else ""
     waits = f"training waits {duration(timing.save_s)}"
     if timing.write_s:
         waits += f", written in {duration(timing.write_s)} in the background"
     size = f"{format_bytes_decimal(run.checkpoint_bytes)} of weights and optimizer states"
     storage = f"{format_rate(given.checkpoint_bytes_per_s or 0)} of storage"
-    if "checkpoint_bytes_per_s" in assumed:
-        storage += " (as in Llama 3's run, per GPU; --checkpoint-bandwidth)"
-    best = " (Daly's optimum)" if given.checkpoint_interval_s is None else ""
-    every = f"every {duration(timing.interval_s)}{best}"
-    yield "saving", f"{every}, {waits}: {size}, {storage}"
+    saved = f"{every}, {waits}: {size}, {storage}{whose['checkpoint_bytes_per_s']}"
+    yield "saving", saved
     restart = f"{duration(given.restart_s or 0.0)} from a failure to the next step"
-    yield "restart", restart + (" (assumed; --restart-time)" if "restart_s" in assumed else "")
+    yield "restart", restart + whose["restart_s"]
 
 
 def as_text(
@@ -113,24 +136,13 @@ def as_text(
     head = heading(paragraph(title(step), "  ")) + "\n  " + paragraph(details(step), "  ")
     if searched:
         head += "\n  " + paragraph(f"layout: {searched}", "  ")
-    size = f"{format_count(run.tokens)} tokens in {run.steps:,} steps of"
-    figures = [
-        ("run", f"{size} {format_count(step.workload.tokens)} tokens"),
-        ("time", days(run)),
-        *((label, text.removeprefix("cost ")) for label, text in _bills(run)),
-        ("step", f"{format_time(run.step_s)}, {format_tokens(step.tokens_per_s)} tokens/s"),
-        ("TFLOP/s", f"{step.tflops_per_gpu:.1f} per GPU of the model, MFU {format_percent(step.mfu)}"
-                    f"; {step.hardware_tflops_per_gpu:.1f} of the hardware, HFU"
-                    f" {format_percent(step.hfu)}"),
-        ("goodput", _goodput(run)),
-    ]  # fmt: skip
     rows = [
         (name, duration(share * run.wall_s), format_percent(share), bar(share, _BAR))
         for name, share in run.shares.items()
     ]
     sections = [
         head,
-        "\n".join(labelled(*each) for each in figures),
+        "\n".join(labelled(*each) for each in _figures(run)),
         table(("where the time goes", "", "share", ""), rows, right="12"),
         "\n".join(labelled(*each) for each in _mechanism(run)),
     ]
