@@ -188,6 +188,9 @@ def test_more_failures_slower_storage_and_waiting_cost_time(step: Estimate) -> N
     assert days(restart_s=1200.0) > usual > days(restart_s=60.0)
     assert days(checkpoint_bytes_per_s=1e11) > usual > days(checkpoint="async")
     assert days(checkpoint_interval_s=60.0) > usual < days(checkpoint_interval_s=3600.0)
+    half = estimate(step.model, JOINED, replace(step.layout, dp=64), step.workload)
+    fewer, more = (training_run(each, tokens=1e12) for each in (half, step))
+    assert fewer.goodput > more.goodput
     nothing = Resilience(gpu_mtbf_s=inf, checkpoint_bytes_per_s=1e30)
     assert training_run(step, tokens=1e12, resilience=nothing).goodput == pytest.approx(1)
     given = Resilience(gpu_mtbf_s=1.8e8, restart_s=600.0)
@@ -214,7 +217,7 @@ def test_a_checkpoint_has_weights_and_optimizer_states() -> None:
     ],
 )
 def test_a_run_that_would_not_end_is_refused(
-    step: Estimate, figures: dict[str, float], field: str
+    step: Estimate, figures: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(BadValueError) as refused:
         training_run(step, tokens=1e12, resilience=Resilience(**figures))

@@ -5,7 +5,6 @@ They are data of ``catalog/tuner/failures.toml``, each with its source.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final, NamedTuple
 
 from shardcost.catalog import tuner_table
@@ -33,7 +32,6 @@ class Published(NamedTuple):
     """For each device."""
 
 
-@cache  # a file is read once
 def published() -> Published:
     """Return the published figures.
 

@@ -277,7 +277,8 @@ def _check(run: TrainingRun) -> None:
     interval, timing = run.resilience.checkpoint_interval_s, run.timing
     least = _least_interval_s(run.step_s, timing.save_s, timing.write_s)
     if interval is not None and interval < least:
-        rule = f"at least {format_time(least)}: a step, and the writing of a checkpoint"
+        why = "the writing of a checkpoint" if least > run.step_s else "a step"
+        rule = f"at least {format_time(least)}, {why}"
         raise BadValueError("checkpoint_interval_s", interval, rule)
     if run.goodput >= _LEAST_GOODPUT:
         return

@@ -102,8 +102,9 @@ def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
     if isfinite(timing.mtbf_s):
         hours = f"{timing.mtbf_s * run.gpus / HOUR_S:,.0f} h between failures of one GPU"
         yield "failures", hours + whose["gpu_mtbf_s"]
-    every = f"every {duration(timing.interval_s)}"
-    every += " (Daly's optimum)" if given.checkpoint_interval_s is None else ""
+    once = timing.interval_s >= run.steps * run.step_s
+    every = "once, at the end" if once else f"every {duration(timing.interval_s)}"
+    every += " (Daly's optimum)" if given.checkpoint_interval_s is None and not once else ""
     waits = f"training waits {duration(timing.save_s)}"
     if timing.write_s:
         waits += f", written in {duration(timing.write_s)} in the background"
@@ -111,8 +112,9 @@ def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
     storage = f"{format_rate(given.checkpoint_bytes_per_s or 0)} of storage"
     saved = f"{every}, {waits}: {size}, {storage}{whose['checkpoint_bytes_per_s']}"
     yield "saving", saved
-    restart = f"{duration(given.restart_s or 0.0)} from a failure to the next step"
-    yield "restart", restart + whose["restart_s"]
+    if isfinite(timing.mtbf_s):
+        restart = f"{duration(given.restart_s or 0.0)} from a failure to the next step"
+        yield "restart", restart + whose["restart_s"]
 
 
 def as_text(
