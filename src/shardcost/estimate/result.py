@@ -288,7 +288,7 @@ class Estimate:
 
     @property
     def tflops_per_gpu_full_attention(self) -> Any:
-        """The same with all pairs of tokens counted, as Megatron's logs do."""
+        """The same with all pairs of tokens counted, as arXiv:2104.04473 does."""
         return self.flops_full_attention / (self.time_s * self.devices) / _TERA
 
     @property
