@@ -72,7 +72,7 @@ COUNTS = some.sampled_from([1, 2, 4, 8, 3, 16, 64, 1000, 10**5, 10**9, 0])
 DEGREES = some.sampled_from([1, 2, 4, 8, 3, 10**9])
 SIZES = {"train": "sequence_length", "prefill": "prompt_tokens", "decode": "context_tokens"}
 TASKS: dict[str, type[asks.Asked]] = {
-    "estimate": asks.Ask,
+    "estimate": asks.RunAsk,
     "advice": asks.Ask,
     "roofline": asks.Ask,
     "messages": asks.Ask,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.step import estimate
+    from shardcost.goodput.run import TrainingRun, training_run
     from shardcost.layout import Layout
     from shardcost.load.deployment import Deployment, Pool
     from shardcost.load.engine import Engine
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from shardcost.load.result import Limits, Load
     from shardcost.load.simulate import simulate
     from shardcost.model import Model
+    from shardcost.resilience import Resilience
     from shardcost.search.found import Candidate, Found
     from shardcost.search.run import search
     from shardcost.search.space import Space
@@ -60,6 +62,7 @@ _HOMES = {
     ),
     "shardcost.estimate.step": ("estimate",),
     "shardcost.estimate.result": ("Estimate",),
+    "shardcost.goodput.run": ("TrainingRun", "training_run"),
     "shardcost.layout": ("Layout",),
     "shardcost.load.deployment": ("Deployment", "Pool"),
     "shardcost.load.engine": ("Engine",),
@@ -67,6 +70,7 @@ _HOMES = {
     "shardcost.load.result": ("Limits", "Load"),
     "shardcost.load.simulate": ("simulate",),
     "shardcost.model": ("Model",),
+    "shardcost.resilience": ("Resilience",),
     "shardcost.search.found": ("Candidate", "Found"),
     "shardcost.search.run": ("search",),
     "shardcost.search.space": ("Space",),
@@ -100,11 +104,13 @@ __all__ = [
     "Pool",
     "Prefill",
     "Requests",
+    "Resilience",
     "ShardcostError",
     "Software",
     "Space",
     "Tier",
     "Train",
+    "TrainingRun",
     "UnknownNameError",
     "Workload",
     "__version__",
@@ -114,6 +120,7 @@ __all__ = [
     "simulate",
     "tensor_parallel_allreduce_cost",
     "tensor_parallel_allreduce_cost_grid",
+    "training_run",
 ]
 
 

@@ -62,6 +62,11 @@ def exp(value: Any) -> Any:
     return _of_each(math.exp, "exp", value)
 
 
+def expm1(value: Any) -> Any:
+    """Return the exponential less one, exact for small values too."""
+    return _of_each(math.expm1, "expm1", value)
+
+
 def ceil(value: Any) -> Any:
     """Return the least whole number that is not less."""
     return _of_each(math.ceil, "ceil", value)

@@ -129,6 +129,15 @@ def positive(*, default: Any = MISSING) -> Any:
     return _field(default, positive_or_array)
 
 
+def span(*, default: Any = MISSING) -> Any:
+    """Return a field for a time above 0 in seconds, which may be infinite."""
+
+    def rule(name: str, value: Any) -> Any:
+        return value if value == inf else positive_number(name, value)
+
+    return _field(default, rule)
+
+
 def at_least_one(*, default: Any = MISSING) -> Any:
     """Return a field for a finite number (or array of them) of at least 1."""
 
@@ -280,6 +289,7 @@ def instances(kind: type) -> Any:
     field_specifiers=(
         whole,
         positive,
+        span,
         at_least_one,
         share,
         flag,

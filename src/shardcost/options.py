@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from shardcost import values
 from shardcost.layout import Layout
+from shardcost.resilience import Resilience
 from shardcost.routing import DISPATCH_LIBRARIES
 from shardcost.scalars import whole_number
 from shardcost.scheduler import Scheduler
@@ -26,7 +27,7 @@ from shardcost.workload import Decode, Prefill, Train
 
 Kind = Literal[
     "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix",
-    "lengths", "switch", "figures",
+    "lengths", "switch", "figures", "amount", "hours", "rate",
 ]  # fmt: skip
 Axis = Literal["", "degree", "size", "choice", "fixed"]
 PHASES: Final[Mapping[str, Any]] = {"train": Train, "prefill": Prefill, "decode": Decode}
@@ -47,6 +48,9 @@ _READERS: Final[Mapping[str, Reader]] = {
     "share": values.share,
     "lengths": values.lengths,
     "switch": values.switch,
+    "amount": values.amount,
+    "hours": values.hours,
+    "rate": values.rate,
 }
 """How a value of a kind is read; all others are texts."""
 _METAVARS: Final[Mapping[str, str]] = {
@@ -60,6 +64,9 @@ _METAVARS: Final[Mapping[str, str]] = {
     "lengths": "TOKENS",
     "switch": "on|off",
     "figures": "NAME=VALUE",
+    "amount": "N",
+    "hours": "HOURS",
+    "rate": "RATE",
 }
 _FEW: Final = 5
 """Up to so many choices are listed in the help."""
@@ -437,6 +444,34 @@ PRICE: Final = Option(
 TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
 SEARCH: Final = (OBJECTIVE, PRICE, *LIMITS, TOP)
 """What a search looks for."""
+
+TOKENS: Final = Option(
+    "tokens", "amount", "Training tokens",
+    "tokens of the whole run, like 15T, 300B or 1e12: days, GPU-hours, money and energy of it",
+    phases=_TRAIN, example="15T",
+)  # fmt: skip
+RESILIENCE: Final = (
+    Option("mtbf", "hours", "MTBF of a GPU",
+           "mean time between failures of one GPU, in hours or like 90min; inf: none fails",
+           (Resilience,), renamed={Resilience: "gpu_mtbf_s"}, phases=_TRAIN,
+           otherwise="as of Llama 3's H100s"),
+    Option("restart_time", "time", "Restart",
+           "from a failure to the first step after it, like 10min",
+           (Resilience,), renamed={Resilience: "restart_s"}, phases=_TRAIN, otherwise="10min"),
+    Option("checkpoint", "word", "Checkpoints",
+           "whether training waits for a checkpoint to be written or only for its copy to the host",
+           (Resilience,), phases=_TRAIN),
+    Option("checkpoint_interval", "time", "Checkpoint interval",
+           "training between two checkpoints, like 30min",
+           (Resilience,), renamed={Resilience: "checkpoint_interval_s"}, phases=_TRAIN,
+           otherwise="Daly's optimum"),
+    Option("checkpoint_bandwidth", "rate", "Checkpoint bandwidth",
+           "of the storage, for all GPUs together, like 100GB/s",
+           (Resilience,), renamed={Resilience: "checkpoint_bytes_per_s"}, phases=_TRAIN,
+           otherwise="122 MB/s per GPU, as of Llama 3's"),
+)  # fmt: skip
+RUN: Final = (TOKENS, *RESILIENCE)
+"""A whole training run: how much is trained, and what failures and checkpoints take."""
 
 _OWN: Final = "the engine's own"
 _POOL: Final = "as the other pool's"

@@ -175,6 +175,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "max": max,
     "min": min,
     "exp": math.exp,
+    "expm1": math.expm1,
     "sqrt": math.sqrt,
     "log2": math.log2,
     "ceil": math.ceil,

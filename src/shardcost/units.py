@@ -221,6 +221,15 @@ def format_tokens(per_s: Any) -> str:
     return f"{float(per_s):,.0f}" if per_s >= 100 else f"{float(per_s):.3g}"
 
 
+def format_electricity(joules: Any) -> str:
+    """Return an energy as electricity is billed.
+
+    >>> format_electricity(7.776e13), format_electricity(3.6e6)
+    ('21.6 GWh', '1 kWh')
+    """
+    return _scaled(float(joules) / 3600, 1000, ["Wh", "kWh", "MWh", "GWh", "TWh"])
+
+
 def format_energy(joules: Any) -> str:
     """Return an energy in the unit that suits it.
 

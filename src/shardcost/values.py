@@ -8,13 +8,15 @@ where a value is used.
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Any, Final
 
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.scalars import positive_number, whole_number
-from shardcost.units import parse_bytes, parse_time
+from shardcost.units import parse_bytes, parse_rate, parse_time
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
+_AMOUNTS: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _FLAGS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -85,6 +87,42 @@ def share(option: str, value: Any) -> float:
 def time(option: str, value: Any) -> float:
     """Return a time such as ``50ms`` in seconds."""
     return parse_time(text(option, value), option)
+
+
+def amount(option: str, value: Any) -> float:
+    """Return a number above 0 such as ``15T``, ``300B``, ``1.5e12`` or ``2_000``.
+
+    >>> amount("--tokens", "15T"), amount("--tokens", "1e9"), amount("--tokens", 300)
+    (15000000000000.0, 1000000000.0, 300.0)
+    """
+    rule = "a number above 0, like 15T, 300B or 1e12"
+    written = re.fullmatch(r"(.*?)\s*([kKMGBT]?)", value) if isinstance(value, str) else None
+    try:
+        found = float(value if written is None else written[1])
+    except (TypeError, ValueError):
+        raise BadTypeError(option, value, rule) from None
+    found *= _AMOUNTS[written[2]] if written else 1
+    if isinstance(value, bool) or not 0 < found < inf:
+        raise BadValueError(option, value, rule)
+    return found
+
+
+def hours(option: str, value: Any) -> float:
+    """Return a time in seconds: hours as a number, ``inf``, or with a unit such as ``90min``."""
+    try:
+        return 3600 * float(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return time(option, value)
+    except BadValueError:
+        rule = "hours, like 50000, or a time with its unit, like 90min"
+        raise BadValueError(option, value, rule) from None
+
+
+def rate(option: str, value: Any) -> float:
+    """Return a bandwidth such as ``100GB/s`` in bytes per second."""
+    return parse_rate(text(option, value), option)
 
 
 def size(option: str, value: Any) -> int:

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "report": "one layout as a self-contained HTML page, to hand on",
     "load": "requests at a deployment: latencies, throughput, how much load it holds",
     "plan": "which layout to run: prices them all, says why the others lost",
+    "run": "a whole training run: days, GPU-hours, money, energy, failures included",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "software": "the frameworks and engines in the catalog, or one of them in full",
@@ -57,6 +58,8 @@ examples:
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --prefill --batch 1 --prompt-tokens 8192
   shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
   shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256 --max-ttft 1s
+  shardcost run llama3-70b --on h100_sxm --network ib_8x400g --gpus 512 --batch 1024 \
+      --sequence-length 8192 --tokens 15T
   shardcost models deepseek-v3
   shardcost inspect config.json --json
 """

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from shardcost.cli import options, placement
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
-from shardcost.options import LAYOUT
-from shardcost.request import estimate_of, scaling_of, varied
+from shardcost.options import LAYOUT, PRICE, RUN
+from shardcost.request import estimate_of, run_of, scaling_of, target_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
@@ -72,6 +72,7 @@ def parser() -> options.Parser:
     )
     options.add_options(parser.add_argument_group("layout"), LAYOUT)
     options.add_workload(parser)
+    options.add_options(parser.add_argument_group("a whole training run"), (*RUN, PRICE))
     return parser
 
 
@@ -84,7 +85,9 @@ def run(given: Namespace) -> int:
     from shardcost.report.estimate import as_text
     from shardcost.report.estimate_data import advice_as_data, as_data
 
+    target_of(vars(given))  # what is wrong with a run is said before anything is priced
     result = estimate_of(vars(given), finder)
+    run = run_of(vars(given), finder, result)
     if given.why is not None:
         from shardcost.estimate.why import figures, why
 
@@ -106,6 +109,10 @@ def run(given: Namespace) -> int:
     placed = placement.searched(given, [result])
     if given.json:
         data = as_data(result, finder.caveats) | ({"plot": given.plot} if given.plot else {})
+        if run is not None:
+            from shardcost.report.run_data import figures as run_figures
+
+            data["run"] = run_figures(run)
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
@@ -113,7 +120,7 @@ def run(given: Namespace) -> int:
         options.print_json(data | placement.as_data(placed))
     else:
         shown = {"explain": given.explain, "notes": given.notes}
-        print(as_text(result, finder.caveats, advice=advised, **shown))
+        print(as_text(result, finder.caveats, advice=advised, run=run, **shown))
         placement.say(placed)
         options.say_drawn(given.plot)
     return 0
@@ -158,6 +165,8 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     for name in ("explain", "advise", "placement", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
+    if target_of(vars(given)) is not None or given.price is not None:
+        raise UsageError("--vary is of one step; leave out --tokens and --price")
     scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
     plot = given.plot if scaling.possible else None
     if plot is not None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost import values
 from shardcost.cli import options, placement
 from shardcost.errors import UnknownNameError
-from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
-from shardcost.request import search_arguments, value_of
+from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
+from shardcost.request import run_options_named, search_arguments, target_of, value_of
 from shardcost.request.load import load_question_of, refuse_load
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def parser() -> options.Parser:
         "--array-backend", metavar="NAME", default="numpy", help="numpy, torch or cupy (numpy)"
     )
     options.add_workload(parser, several=True, others=_LOAD)
+    options.add_options(parser.add_argument_group("a whole training run"), RUN)
     options.add_options(parser.add_argument_group("with --load"), DEPLOYMENTS)
     return parser
 
@@ -90,8 +91,12 @@ def run(given: Namespace) -> int:
     if given.phase in _LOAD:
         return _run_load(given, top)
     refuse_load(vars(given))
+    target = target_of(vars(given))
     result, caveats = _searched(given, top)
-    plan = Plan.of(result, top=top, price=result.price, caveats=caveats)
+    plan = Plan.of(result, top=top, price=result.price, caveats=caveats, target=target)
+    with run_options_named(vars(given)):
+        for each in plan.best:
+            plan.run_of(each)
     placed = placement.searched(given, (each.estimate for each in plan.best))
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture

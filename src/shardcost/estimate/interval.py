@@ -57,7 +57,10 @@ _TABLES: Final[Mapping[type, str]] = {
 """Operations whose kernels a profile may bring along, with the table of their constants."""
 OTHER_SOFTWARE: Final = "software that was not fitted"
 _TIMES: Final = ("time_s", "ttft_s", "tpot_s")
-_RATES: Final = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu")
+_RATES: Final = (
+    *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "mfu", "hfu"),
+    *("tflops_per_gpu", "tflops_per_gpu_full_attention", "hardware_tflops_per_gpu"),
+)
 _FIGURES: Final = {"e2e_latency": WHOLE, "tpot": NEXT, "output_throughput_total": RATE}
 
 

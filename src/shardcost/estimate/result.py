@@ -51,6 +51,7 @@ CONTENTION: Final = "link contention"
 """What a step waits because groups that hide behind each other share a link."""
 STRAGGLERS: Final = "waiting for the slowest rank"
 _ROUNDING: Final = 1e-12
+_TERA: Final = 1e12
 HOST: Final = "host and overhead"
 
 
@@ -279,6 +280,21 @@ class Estimate:
     def hfu(self) -> Any:
         """FLOPs really made over what could have been."""
         return self.hardware_flops / self._peak_flops
+
+    @property
+    def tflops_per_gpu(self) -> Any:
+        """TFLOP/s of the model on each device, by `FLOP_CONVENTION`: `mfu` times the peak."""
+        return self.flops / (self.time_s * self.devices) / _TERA
+
+    @property
+    def tflops_per_gpu_full_attention(self) -> Any:
+        """The same with all pairs of tokens counted, as arXiv:2104.04473 does."""
+        return self.flops_full_attention / (self.time_s * self.devices) / _TERA
+
+    @property
+    def hardware_tflops_per_gpu(self) -> Any:
+        """TFLOP/s that each device really makes: `hfu` times the peak."""
+        return self.hardware_flops / (self.time_s * self.devices) / _TERA
 
     @property
     def tokens_per_s(self) -> Any:

@@ -10,9 +10,17 @@
     footprint    the result: `Memory`
 """
 
-from shardcost.memory.account import memory_of
+from shardcost.memory.account import checkpoint_bytes, memory_of
 from shardcost.memory.footprint import KINDS, Footprint, Memory
 from shardcost.memory.policy import MemoryPolicy
 from shardcost.memory.saved import saved_bytes_per_layer
 
-__all__ = ["KINDS", "Footprint", "Memory", "MemoryPolicy", "memory_of", "saved_bytes_per_layer"]
+__all__ = [
+    "KINDS",
+    "Footprint",
+    "Memory",
+    "MemoryPolicy",
+    "checkpoint_bytes",
+    "memory_of",
+    "saved_bytes_per_layer",
+]

@@ -17,6 +17,7 @@ copies of 2.5-D are left out), and divide all activations, as sequence paralleli
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, choose, largest, smallest
@@ -135,6 +136,24 @@ def memory_of(
     if isinstance(workload, Prefill | Decode):
         return Memory({name: _serving(rank, workload, of) for name, of in stages.items()}, device)
     raise BadValueError("workload", workload, "Train, Prefill or Decode")
+
+
+def checkpoint_bytes(model: Model, workload: Train) -> float:
+    """Return the bytes of a checkpoint: trained weights and the optimizer's states, each once.
+
+    That is what one rank would hold that had the whole model by itself; of adapters, the frozen
+    weights are left out.
+
+    >>> work = Train(global_batch=8, sequence_length=4096)
+    >>> round(checkpoint_bytes(Model.named("llama3-8b"), work) / 8030261248, 2)
+    14.0
+    """
+    held = memory_of(model, Layout(), workload).stages["first"]
+    frozen = 0.0
+    if workload.adapters:
+        without = replace(workload, adapters=False)
+        frozen = memory_of(model, Layout(), without).stages["first"].weights
+    return float(held.weights - frozen + held.optimizer)
 
 
 def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from shardcost.units import (
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 if TYPE_CHECKING:
+    from shardcost.goodput.run import TrainingRun
     from shardcost.search.advice import Advice
 
 _BAR: Final = 16
@@ -96,6 +97,7 @@ def as_text(
     caveats: Sequence[str] = (),
     *,
     advice: Advice | None = None,
+    run: TrainingRun | None = None,
     explain: bool = False,
     notes: bool = False,
 ) -> str:
@@ -105,6 +107,7 @@ def as_text(
         estimate: One layout.
         caveats: Of the model's file.
         advice: What limits the layout and which change would help most.
+        run: The whole training run that the step is of.
         explain: Whether to show formulas, values and sources.
         notes: Whether to show caveats about little of the time.
     """
@@ -113,9 +116,14 @@ def as_text(
     rows = [(*each.cells, bar(each.seconds / longest, _BAR)) for each in shown]
     lines = [*foundations(estimate), *([] if advice is None else sentences(advice, short=True))]
     remarks = as_remarks(estimate.caveats, caveats, every=notes)
+    whole = [*figures(estimate)]
+    if run is not None:
+        from shardcost.report.run import lines as lines_of_run
+
+        whole += lines_of_run(run)
     sections = [
         heading(paragraph(title(estimate), "  ")) + "\n  " + paragraph(details(estimate), "  "),
-        "\n".join(labelled(label, text) for label, text in figures(estimate)),
+        "\n".join(labelled(label, text) for label, text in whole),
         table((*PARTS_HEAD, ""), rows, right="1234"),
         "\n".join(
             labelled(label, text) + (_memory_bar(estimate) if label == "memory" else "")
@@ -199,6 +207,10 @@ def figures(estimate: Estimate) -> Iterator[tuple[str, str]]:
     full = f"({format_percent(estimate.mfu_full_attention)} counting full attention)"
     mfu = f"{format_percent(estimate.mfu)} of dense {estimate.product_dtype} peak {full}"
     yield "MFU", f"{mfu}, HFU {format_percent(estimate.hfu)}"
+    if isinstance(work, Train):
+        full = f"({estimate.tflops_per_gpu_full_attention:.1f} counting full attention)"
+        made = f"hardware {estimate.hardware_tflops_per_gpu:.1f}"
+        yield "TFLOP/s", f"{estimate.tflops_per_gpu:.1f} per GPU {full}, {made}"
     if estimate.energy_j is not None:
         rated = f"every GPU at its rated {estimate.cluster.device.power_w:g} W"
         yield "energy", f"at most {format_energy(estimate.energy_j)}, {rated}"

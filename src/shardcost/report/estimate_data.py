@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CSV_HEAD: Final = ("figure", "value", "unit", "low", "high")
 _UNITS: Final = (
+    ("tflops_per_gpu", "TFLOP/s"),
+    ("tflops_per_gpu_full_attention", "TFLOP/s"),
     ("tokens_per_s_per_gpu", "tokens/s/GPU"),
     ("tokens_per_s_per_user", "tokens/s"),
     ("tokens_per_s", "tokens/s"),
@@ -59,6 +61,8 @@ def as_data(estimate: Estimate, caveats: Sequence[str] = ()) -> dict[str, Any]:
         **interval.as_data(interval_of(estimate)),
         "memory_bytes": estimate.memory_bytes,
         **attributes(estimate, "tokens_per_s tokens_per_s_per_gpu mfu mfu_full_attention hfu"),
+        **attributes(estimate, "tflops_per_gpu tflops_per_gpu_full_attention"),
+        **attributes(estimate, "hardware_tflops_per_gpu"),
         "flop_convention": FLOP_CONVENTION,
         **attributes(estimate, "p99_step_s ttft_s tpot_s tokens_per_s_per_user energy_j"),
         "parts": dict(estimate.parts_s),

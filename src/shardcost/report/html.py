@@ -167,7 +167,8 @@ def _figures(page: _Page) -> Iterator[str]:
     yield element("dl", *figures, class_="figures")
     below = f"Below each figure is its {CONFIDENCE_PCT} % interval."
     yield element("p", f"{below} {interval.explained(interval_of(estimate))}", class_="muted")
-    yield _labelled([pair for pair in text.figures(estimate) if pair[0] in {"MFU", "energy"}])
+    rest = {"MFU", "TFLOP/s", "energy"}
+    yield _labelled([pair for pair in text.figures(estimate) if pair[0] in rest])
 
 
 def _times(estimate: Estimate) -> dict[str, str]:

@@ -12,6 +12,7 @@ from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, E
 from shardcost.options import departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
+from shardcost.report.run import lines as lines_of_run
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
@@ -19,7 +20,7 @@ from shardcost.search.plan import Crossover, Plan
 from shardcost.search.question import Question
 from shardcost.search.relaxations import shortfall
 from shardcost.search.stability import Stability
-from shardcost.units import format_percent, format_time, format_tokens
+from shardcost.units import format_count, format_percent, format_time, format_tokens
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 _LINES: Final = 45
@@ -147,8 +148,12 @@ def _columns(plan: Plan) -> Iterator[_Column]:
         yield _Column("batch", lambda one: f"{one.row['batch']:,}")
     yield from _figures(questions[0].workload)
     price = plan.price
+    if plan.target is not None:
+        yield from _of_the_run(plan)
     if price is not None:
-        yield _Column("cost/Mtok", lambda one: f"{money(one, price):.4g}")
+        yield _Column(
+            "cost/Mtok", lambda one: f"{money(one, price):.4g}", spare=5 * (plan.target is not None)
+        )
     shown = questions[0].objective.aim.shown
     if shown is not None:
         yield _Column("per token", lambda one: shown(one.score))
@@ -169,7 +174,21 @@ def _figures(work: Workload) -> Iterator[_Column]:
     time = "TTFT" if isinstance(work, Prefill) else "step"
     yield _Column(time, lambda one: format_time(one.time_s))
     yield per_gpu
-    yield _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=3)
+    if isinstance(work, Train):
+        yield _Column("TFLOP/s", lambda one: f"{one.estimate.tflops_per_gpu:.0f}", spare=3)
+    yield _Column("MFU", lambda one: format_percent(one.estimate.mfu), spare=4)
+
+
+def _of_the_run(plan: Plan) -> Iterator[_Column]:
+    """Yield days and money of the whole training run."""
+
+    def shown(one: Candidate, name: str) -> str:
+        value = getattr(plan.run_of(one), name)
+        return f"{value:.3g}" if name == "days" else format_count(value)
+
+    yield _Column("days", lambda one: shown(one, "days"))
+    if plan.price is not None:
+        yield _Column("cost", lambda one: shown(one, "cost"))
 
 
 def _gib(size: float) -> str:
@@ -266,6 +285,9 @@ def _answers(plan: Plan) -> list[str]:
     known = interval_of(best)
     ends = f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
     said = [labelled("time", _bounds(best)), labelled("interval", ends)]
+    run = plan.run_of(plan.best[0])
+    if run is not None:
+        said += [labelled(label, text) for label, text in lines_of_run(run)]
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:

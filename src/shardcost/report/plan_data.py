@@ -10,6 +10,7 @@ from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
 from shardcost.report.estimate_data import caveats_as_data
 from shardcost.report.plan import capacity, money
+from shardcost.report.run_data import figures as run_figures
 from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
@@ -53,9 +54,12 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
+    run = plan.run_of(each)
     return _short_as_data(plan, each) | {
+        **({} if run is None else {"run": run_figures(run)}),
         **interval.as_data(interval_of(estimate)),
-        **attributes(estimate, "mfu hfu energy_j comm_share"),
+        **attributes(estimate, "mfu hfu tflops_per_gpu hardware_tflops_per_gpu"),
+        **attributes(estimate, "energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
         **caveats_as_data(estimate),
     }

@@ -15,7 +15,8 @@ page) and comes as a `Finder`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.scaling import Scaling
     from shardcost.formats.request_traces import RequestTrace
+    from shardcost.goodput.run import Target, TrainingRun
     from shardcost.layout import Layout
     from shardcost.model import Model
     from shardcost.search.objectives import Constraints, Price
@@ -257,6 +259,79 @@ def varied(text: str, phase: str) -> tuple[str, list[str]]:
     if not all(chosen):
         raise BadValueError("--vary", text, "without empty values, like tp=1,2,4,8")
     return name, list(dict.fromkeys(chosen))
+
+
+# ------------------------------------------------------------------------------ a whole run
+
+
+def target_of(given: Given) -> Target | None:
+    """Return what a whole training run is to do; None where no tokens are given."""
+    from shardcost.goodput.run import Target
+    from shardcost.resilience import Resilience
+
+    named = [option for option in options.RUN if given.get(option.name) is not None]
+    for option in named:
+        _check_phase(option, given["phase"])
+    if given.get(options.TOKENS.name) is None:
+        if named:
+            raise UsageError(f"{named[0].flag} is of a whole run; give {options.TOKENS.flag}")
+        return None
+    fields = {
+        option.field_of(Resilience).name: option.read(given[option.name])
+        for option in named
+        if option is not options.TOKENS
+    }
+    return Target(options.TOKENS.read(given[options.TOKENS.name]), Resilience(**fields))
+
+
+def run_of(given: Given, finder: Finder, found: Estimate) -> TrainingRun | None:
+    """Return the whole run of a training step; None where no tokens are given."""
+    from shardcost.goodput.run import training_run
+    from shardcost.search.objectives import price_on
+
+    target = target_of(given)
+    if target is None:
+        if given.get("price") is not None:
+            raise UsageError(f"--price is of a whole run; give {options.TOKENS.flag}")
+        return None
+    price = price_of(given, finder, [found.cluster])
+    each = None if price is None else price_on(found.cluster, price)
+    with run_options_named(given):
+        return training_run(
+            found, tokens=target.tokens, price_per_gpu_hour=each, resilience=target.resilience
+        )
+
+
+@contextmanager
+def run_options_named(given: Given) -> Iterator[None]:
+    """Name the option, not the field that it sets, in errors of a whole run."""
+    from shardcost.resilience import Resilience
+
+    try:
+        yield
+    except BadValueError as error:
+        rows = {option.field_of(Resilience).name: option for option in options.RESILIENCE}
+        option = rows.get(error.argument)
+        if option is None:
+            raise
+        value = given.get(option.name)
+        raise BadValueError(
+            option.flag, error.value if value is None else value, error.rule
+        ) from None
+
+
+def searched_layouts(given: Given) -> dict[str, Any]:
+    """Return a request for a search of every layout that has the choices given."""
+    free = [option for option in options.LAYOUT if option.name not in options.AXES]
+    for option in free:
+        if given.get(option.name) is not None:
+            raise UsageError(f"{option.flag} is of one layout; give --tp, --pp or --dp")
+    chosen = {
+        option.name: given[option.name]
+        for option in options.LAYOUT
+        if given.get(option.name) is not None
+    }
+    return {**given, "fix": {name: [value] for name, value in chosen.items()}}
 
 
 # --------------------------------------------------------------------------------- a search

@@ -412,7 +412,11 @@ _NOT_OF_LAYOUTS: Final = ("out", "engine", "jobs", "address", "explain", "notes"
 def _refuse_layouts(given: Given) -> None:
     """Raise for options of a search for layouts that mean nothing for a load."""
     own = {option.name for option in (*options.LOAD.values(), *options.DEPLOYMENTS)}
-    rows = [row.name for row in (*options.WORKLOAD, *options.LIMITS) if row.name not in own]
+    rows = [
+        row.name
+        for row in (*options.WORKLOAD, *options.LIMITS, *options.RUN)
+        if row.name not in own
+    ]
     for name in (*rows, *_NOT_OF_LAYOUTS):
         if given.get(name) not in (None, False):
             raise UsageError(f"{flag(name)} is not for --load")

@@ -12,9 +12,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
+from shardcost.goodput.run import Target, TrainingRun, training_run
 from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
-from shardcost.search.objectives import Price
+from shardcost.search.objectives import Price, price_on
 from shardcost.search.relaxations import Relaxation, relaxations
 from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import DEGREES, SIZES
@@ -155,6 +156,8 @@ class Plan(NamedTuple):
     crossovers: tuple[Crossover, ...] = ()
     stability: Stability | None = None
     relaxations: tuple[Relaxation, ...] = ()
+    target: Target | None = None
+    """Of a whole training run, where one is given."""
 
     @classmethod
     def of(
@@ -164,9 +167,10 @@ class Plan(NamedTuple):
         top: int = 5,
         price: Price | None = None,
         caveats: Sequence[str] = (),
+        target: Target | None = None,
     ) -> Plan:
         """Return what a search found with the answers to it."""
-        plan = cls(found, top, price, tuple(caveats))
+        plan = cls(found, top, price, tuple(caveats), target=target)
         if not found.best:
             return plan._replace(relaxations=relaxations(found.questions, found))
         first, *others = found.best
@@ -181,3 +185,13 @@ class Plan(NamedTuple):
     def best(self) -> tuple[Candidate, ...]:
         """Those to show."""
         return self.found.best[: self.top]
+
+    def run_of(self, candidate: Candidate) -> TrainingRun | None:
+        """Return the whole training run of a layout, where one is to be planned."""
+        if self.target is None:
+            return None
+        price = None if self.price is None else price_on(candidate.question.cluster, self.price)
+        tokens, resilience = self.target
+        return training_run(
+            candidate.estimate, tokens=tokens, price_per_gpu_hour=price, resilience=resilience
+        )

@@ -24,8 +24,11 @@ from shardcost.request import (
     collective_of,
     estimate_of,
     question_of,
+    run_of,
+    run_options_named,
     scaling_of,
     search_arguments,
+    target_of,
     value_of,
     varied_name,
 )
@@ -75,9 +78,16 @@ def _caveats(given: Fields, model: Model) -> list[str]:
 
 def estimate(given: Fields) -> Any:
     """Return what ``shardcost estimate --json`` prints, and its two lines of heading."""
+    target_of(given)
     result, caveats = _estimate(given)
-    lines = {"title": title(result), "details": details(result)}
-    return estimate_data.as_data(result, caveats) | lines
+    data = estimate_data.as_data(result, caveats)
+    data |= {"title": title(result), "details": details(result)}
+    run = run_of(given, Pasted(given), result)
+    if run is not None:
+        from shardcost.report.run_data import figures
+
+        data["run"] = figures(run)
+    return data
 
 
 def advice(given: Fields) -> Any:
@@ -318,6 +328,7 @@ def plan_check(given: Fields) -> Any:
     from shardcost.search.space import Space
 
     arguments = search_arguments(given, Pasted(given))
+    target_of(given)
     _top(given)
     space = Space.of(arguments["space"])
     for option, counts in {"--gpus": space.gpus, "--batch": space.batch}.items():
@@ -357,8 +368,10 @@ def plan(given: Fields, progress: Callable[[int, int], None]) -> Any:
     arguments = search_arguments(given, Pasted(given))
     result = search(**arguments, top=max(wanted, PRICED), progress=progress)
     caveats = _caveats(given, arguments["model"][0])
-    answer = Plan.of(result, top=wanted, price=arguments["price_per_gpu_hour"], caveats=caveats)
-    data: dict[str, Any] = {"result": as_data(answer)}
+    price, target = arguments["price_per_gpu_hour"], target_of(given)
+    answer = Plan.of(result, top=wanted, price=price, caveats=caveats, target=target)
+    with run_options_named(given):
+        data: dict[str, Any] = {"result": as_data(answer)}
     if not answer.best:
         first, *rest = failure_as_text(answer).splitlines()
         data |= {"detail": first.rstrip(":"), "reasons": [line.strip() for line in rest]}

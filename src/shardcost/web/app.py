@@ -69,7 +69,7 @@ class _Question(NamedTuple):
 
 
 _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
-    ("estimate", asks.Ask, shapes.Estimated,
+    ("estimate", asks.RunAsk, shapes.Estimated,
      "What a layout costs: time by part, communication, memory"),
     ("advice", asks.Ask, shapes.Advised,
      "What neighbouring layouts cost, what limits this one, what to change"),

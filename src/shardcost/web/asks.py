@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from shardcost import options
-from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, SEARCH, WORKLOAD, Option
+from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, RUN, SEARCH, WORKLOAD, Option
 from shardcost.request import names_of
 from shardcost.web import fields
 from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word
@@ -28,6 +28,8 @@ _TYPES: Final[dict[str, Any]] = {
     "lengths": fields.Tokens,
     "share": fields.One,
     "price": fields.One,
+    "amount": fields.One,
+    "hours": fields.One,
 }
 """By kind of option; others are words."""
 _SEVERAL: Final = ("share", "price")
@@ -113,6 +115,17 @@ class Ask(_Run):
     model_config = _examples(EXAMPLE)
 
 
+@_with((*RUN, options.PRICE))
+class RunAsk(Ask):
+    """An `Ask`, and of a training step the tokens of the whole run."""
+
+    model_config = _examples(
+        EXAMPLE,
+        {"model": "llama3-8b", "on": "h100_sxm", "gpus": 8, "zero": 1, "phase": "train"}
+        | {"batch": 64, "sequence_length": 4096, "tokens": "1T", "price": 2.5},
+    )
+
+
 class TimelineAsk(Ask):
     """An `Ask`, and of what the timeline is wanted."""
 
@@ -162,7 +175,7 @@ class ScheduleAsk(_Place):
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
-@_with((*MACHINE, *WORKLOAD, *SEARCH), search=True)
+@_with((*MACHINE, *WORKLOAD, *SEARCH, *RUN), search=True)
 class PlanAsk(_Run):
     """A search over layouts: the options of `shardcost plan`."""
 
@@ -206,7 +219,7 @@ class LoadAsk(DeploymentAsk):
 
 _ON: Final = {"collective": "all_reduce", "size": "64MiB", "on": "h100_sxm"}
 FIRST: Final[dict[str, tuple[type[Asked], dict[str, Any]]]] = {
-    "estimate": (Ask, EXAMPLE),
+    "estimate": (RunAsk, EXAMPLE),
     "catalog": (Asked, {}),
     "advice": (Ask, EXAMPLE),
     "timeline": (TimelineAsk, EXAMPLE),

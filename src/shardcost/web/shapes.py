@@ -48,6 +48,7 @@ Estimated = _shape(
     time_s=float, low_s=float, high_s=float, memory_bytes=float, tokens_per_s=float,
     tokens_per_s_per_gpu=float, mfu=float, parts=dict[str, float], compute=Table, comm=Table,
     memory=Table, warnings=list[str], caveats=Rows, provenance=Rows, notes=list[str],
+    tflops_per_gpu=float, run=_maybe(Table, "of a whole training run, where tokens are given"),
 )  # fmt: skip
 Advised = _shape(
     "Advised", "What each neighbouring layout would cost, what limits this one, what to change.",

@@ -78,6 +78,7 @@ function tiles(found, phase) {
     rate("tokens_per_s_per_gpu", "tokens/s/GPU"),
     phase === "decode" && rate("tokens_per_s_per_user", "tokens/s/user"),
     share("MFU", "mfu", found.mfu),
+    phase === "train" && rate("tflops_per_gpu", "TFLOP/s/GPU"),
     share("communication", "comm_share", found.comm.share),
     found.energy_j !== null && phase !== "decode" &&
       tile("energy", format.energy(found.energy_j), "energy_j", "at most", format.energy),

@@ -1,0 +1,171 @@
+"""The report on a whole training run for a terminal: days, GPU-hours, money, where time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Final
+
+from shardcost.catalog.errors import CONFIDENCE_PCT
+from shardcost.goodput.published import published
+from shardcost.goodput.run import DAY_S, HOUR_S, TrainingRun
+from shardcost.options import RESILIENCE
+from shardcost.report.estimate import as_remarks, details, explained, title
+from shardcost.report.text import bar, heading, labelled, paragraph, paragraphs, table
+from shardcost.resilience import Resilience
+from shardcost.units import (
+    format_bytes_decimal,
+    format_count,
+    format_electricity,
+    format_percent,
+    format_rate,
+    format_time,
+    format_tokens,
+)
+
+_BAR: Final = 24
+_FLAGS: Final = {option.field_of(Resilience).name: option.flag for option in RESILIENCE}
+"""The option that sets a field."""
+_UNITS: Final = ((2 * DAY_S, DAY_S, "days"), (2 * HOUR_S, HOUR_S, "h"), (120.0, 60.0, "min"))
+"""From how many seconds on a duration is told in a unit of so many."""
+
+
+def duration(seconds: float) -> str:
+    """Return a time as long as those of runs in words.
+
+    >>> duration(11_135), duration(249.6), duration(2.84), duration(864_000)
+    ('3.09 h', '4.16 min', '2.84 s', '10 days')
+    """
+    for least, unit_s, unit in _UNITS:
+        if seconds >= least:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return format_time(seconds)
+
+
+def days(run: TrainingRun) -> str:
+    """Return the days with their interval."""
+    low, high = run.days_interval
+    ends = f"{low:.3g} to {high:.3g}" if isfinite(high) else f"{low:.3g} or more"
+    return f"{run.days:.3g} days ({ends}, {CONFIDENCE_PCT} %)"
+
+
+def lines(run: TrainingRun) -> Iterator[tuple[str, str]]:
+    """Yield what an estimate or a plan says of a run, each under its label."""
+    words = [f"{_size(run)}: {days(run)}", f"{format_count(run.gpu_hours)} GPU-hours"]
+    yield "run", ", ".join((*words, *(f"{label} {text}" for label, text in _bills(run))))
+    yield "goodput", _goodput(run)
+
+
+def _size(run: TrainingRun) -> str:
+    return f"{format_count(run.tokens)} tokens in {run.steps:,} steps"
+
+
+def _bills(run: TrainingRun) -> Iterator[tuple[str, str]]:
+    """Yield money and energy, where they are known."""
+    if run.cost is not None:
+        yield "cost", f"{format_count(run.cost)} at {run.price_per_gpu_hour:g} a GPU-hour"
+    if run.energy_j is not None:
+        yield "energy", f"at most {format_electricity(run.energy_j)}"
+
+
+def _goodput(run: TrainingRun) -> str:
+    worst, best = run.goodput_interval
+    ends = f" ({100 * worst:.1f} to {format_percent(best)})" if worst != best else ""
+    if not isfinite(run.timing.mtbf_s):
+        return f"{format_percent(run.goodput)}: nothing fails"
+    failing = f"a failure every {duration(run.timing.mtbf_s)}, {run.failures:,.0f} in the run"
+    return f"{format_percent(run.goodput)}{ends}: {failing}"
+
+
+def _figures(run: TrainingRun) -> Iterator[tuple[str, str]]:
+    """Yield the headline figures, each under its label."""
+    step = run.estimate
+    yield "run", f"{_size(run)} of {format_count(step.workload.tokens)} tokens"
+    yield "time", days(run)
+    low, high = run.gpu_hours_interval
+    ends = f" ({format_count(low)} to {format_count(high)})" if isfinite(high) else ""
+    yield "GPU-hours", f"{format_count(run.gpu_hours)}{ends}"
+    yield from _bills(run)
+    yield "step", f"{format_time(run.step_s)}, {format_tokens(step.tokens_per_s)} tokens/s"
+    model = f"{step.tflops_per_gpu:.1f} per GPU (MFU {format_percent(step.mfu)})"
+    made = f"hardware {step.hardware_tflops_per_gpu:.1f} (HFU {format_percent(step.hfu)})"
+    yield "TFLOP/s", f"{model}, {made}"
+    yield "goodput", _goodput(run)
+
+
+def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
+    """Yield what failures, checkpoints and restarts are taken to be, and by whom."""
+    given, timing = run.resilience, run.timing
+    whose = dict.fromkeys(_FLAGS, "")
+    for name in run.assumed:
+        whose[name] = f" ({getattr(published(), name).name}; {_FLAGS[name]})"
+    if isfinite(timing.mtbf_s):
+        hours = f"{timing.mtbf_s * run.gpus / HOUR_S:,.0f} h between failures of one GPU"
+        yield "failures", hours + whose["gpu_mtbf_s"]
+    once = timing.interval_s >= run.steps * run.step_s
+    every = "once, at the end" if once else f"every {duration(timing.interval_s)}"
+    every += " (Daly's optimum)" if given.checkpoint_interval_s is None and not once else ""
+    waits = f"training waits {duration(timing.save_s)}"
+    if timing.write_s:
+        waits += f", written in {duration(timing.write_s)} in the background"
+    size = f"{format_bytes_decimal(run.checkpoint_bytes)} of weights and optimizer states"
+    storage = f"{format_rate(given.checkpoint_bytes_per_s or 0)} of storage"
+    saved = f"{every}, {waits}: {size}, {storage}{whose['checkpoint_bytes_per_s']}"
+    yield "saving", saved
+    if isfinite(timing.mtbf_s):
+        restart = f"{duration(given.restart_s or 0.0)} from a failure to the next step"
+        yield "restart", restart + whose["restart_s"]
+
+
+def as_text(
+    run: TrainingRun,
+    caveats: Sequence[str] = (),
+    *,
+    searched: str = "",
+    explain: bool = False,
+    notes: bool = False,
+) -> str:
+    """Return the report for a terminal.
+
+    Args:
+        run: The run.
+        caveats: Of the model's file.
+        searched: How the layout was found, where it was not given.
+        explain: Whether to show formulas, values and sources.
+        notes: Whether to show caveats about little of the time.
+    """
+    step = run.estimate
+    head = heading(paragraph(title(step), "  ")) + "\n  " + paragraph(details(step), "  ")
+    if searched:
+        head += "\n  " + paragraph(f"layout: {searched}", "  ")
+    rows = [
+        (name, duration(share * run.wall_s), format_percent(share), bar(share, _BAR))
+        for name, share in run.shares.items()
+    ]
+    sections = [
+        head,
+        "\n".join(labelled(*each) for each in _figures(run)),
+        table(("where the time goes", "", "share", ""), rows, right="12"),
+        "\n".join(labelled(*each) for each in _mechanism(run)),
+    ]
+    remarks = as_remarks(step.caveats, caveats, every=notes)
+    if remarks:
+        sections.append(paragraphs(remarks))
+    if explain:
+        sections += [_explained(run), *explained(step)]
+    return "\n\n".join(sections)
+
+
+def explanation(run: TrainingRun) -> list[str]:
+    """Return formulas, values and sources of the run, a line each."""
+    found = []
+    for each in run.receipts:
+        steps = dict.fromkeys((each.formula, each.numbers, each.text))
+        found.append(f"{each.title}: {' = '.join(steps)}")
+    sources = dict.fromkeys(source for each in run.receipts for source in each.sources)
+    formula = "Expected time and interval: Young 1974, CACM 17(9); Daly 2006, FGCS 22(3)"
+    return [*found, f"Sources: {'; '.join((formula, *sources))}"]
+
+
+def _explained(run: TrainingRun) -> str:
+    return paragraphs(explanation(run))
