@@ -145,13 +145,15 @@ class TrainingRun:
     def shares(self) -> dict[str, float]:
         """Where all time goes; the shares add up to 1."""
         timing = self.timing
-        saving = self.goodput * float(timing.save_s) / float(timing.interval_s)
-        restarting = float(restart_share(self.resilience.restart_s, timing.mtbf_s))
+        work_s, save_s, cycle = (
+            float(each) for each in (timing.interval_s, timing.save_s, timing.cycle_s)
+        )
+        running_s = float(cycle_s(work_s, save_s, timing.mtbf_s, timing.write_s))
         return {
-            "training": self.goodput,
-            "checkpoints": saving,
-            "lost work": max(0.0, 1 - self.goodput - saving - restarting),
-            "restarts": restarting,
+            "training": work_s / cycle,
+            "checkpoints": save_s / cycle,
+            "lost work": max(0.0, running_s - work_s - save_s) / cycle,
+            "restarts": float(restart_share(self.resilience.restart_s, timing.mtbf_s)),
         }
 
     @cached_property
