@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, choose, largest, log2, looked_up, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
-from shardcost.cluster import Cluster, Network
+from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, joined_by
 from shardcost.collectives.paths import Parts, total
@@ -46,8 +46,12 @@ from shardcost.machine.dispatch import (
     libraries,
 )
 from shardcost.receipt import identifiers
+from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.traced import step
 from shardcost.units import format_time
+
+if TYPE_CHECKING:
+    from shardcost.collectives.interval import Interval
 
 USUAL_DTYPES: Final = {"dispatch": "fp8", "combine": "bf16"}
 """What DeepSeek-V3 sends in each phase (arXiv:2412.19437)."""
@@ -335,6 +339,13 @@ class DispatchTime:
         return choose(moving, self.bound_s / choose(moving, self.time_s, 1.0), 0.0)
 
     @property
+    def interval(self) -> Interval:
+        """Between which times nine of ten measurements of it lie."""
+        from shardcost.collectives.interval import dispatch_interval_of
+
+        return dispatch_interval_of(self)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Where the prediction goes beyond what was measured."""
         if self.exchange is not None:
@@ -376,7 +387,7 @@ class DispatchTime:
 
 def dispatch_time(
     phase: str,
-    cluster: Cluster | Machine | str,
+    cluster: GivenCluster | Machine,
     ranks: Any,
     tokens: Any,
     hidden: Any,
@@ -385,7 +396,7 @@ def dispatch_time(
     *,
     nodes: Any = None,
     stride: Any = 1,
-    network: str | Network | None = None,
+    network: GivenNetwork = None,
     library: str = "deepep",
     kernel: Kernel | str | None = None,
     low_latency: bool = False,
@@ -404,8 +415,8 @@ def dispatch_time(
 
     Args:
         phase: ``dispatch`` or ``combine``.
-        cluster: A `Cluster`, the name of one in the catalog, or a `Machine` with constants of its
-            own.
+        cluster: A `Cluster`, the name of one in the catalog, a hardware file or calibrated
+            profile, or a `Machine` with constants of its own.
         ranks: GPUs over which the experts are spread. A number or an array, like all that follow.
         tokens: Tokens of one GPU; a mean over GPUs need not be whole.
         hidden: Elements of a token.
@@ -413,7 +424,7 @@ def dispatch_time(
         experts: Experts of a layer, over all ranks.
         nodes: Nodes that the ranks are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next, as in `Group.on`.
-        network: What joins the nodes, if the cluster does not say.
+        network: What joins the nodes, by name or file, if the cluster does not say.
         library: One that has kernels for it (`shardcost.machine.dispatch.libraries`); ``nccl`` or
             ``rccl`` for an all-to-all.
         kernel: A certain kernel of the catalog, or its name, in place of what the library runs.

@@ -13,9 +13,9 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from shardcost import resolve
 from shardcost.arrays import choose, largest, looked_up, named, smallest
 from shardcost.checks import anywhere, is_array
-from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
 from shardcost.collectives.choice import (
     NOTHING_FORCED,
@@ -63,6 +63,7 @@ from shardcost.machine.libraries import (
     name_and_version,
 )
 from shardcost.machine.residual import CollectiveTable
+from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
@@ -301,12 +302,12 @@ def _origin(used: Calibration) -> str:
 def collective_time(
     collective: str,
     size_bytes: Any,
-    cluster: Cluster | Machine | str,
+    cluster: GivenCluster | Machine,
     gpus: Any,
     nodes: Any = None,
     *,
     stride: Any = 1,
-    network: str | Network | None = None,
+    network: GivenNetwork = None,
     library: str | None = None,
     mode: str | None = None,
     algorithm: str | None = None,
@@ -322,13 +323,13 @@ def collective_time(
         collective: One of `COLLECTIVES`. In ``send_recv`` every rank sends its buffer to the next.
         size_bytes: Bytes of the buffer, as nccl-tests counts: the whole array for all-gather and
             reduce-scatter. A number or an array.
-        cluster: A `Cluster`, the name of one in the catalog, or a `Machine` with constants of its
-            own.
+        cluster: A `Cluster`, the name of one in the catalog, a hardware file or calibrated
+            profile, or a `Machine` with constants of its own.
         gpus: Ranks. A number or an array.
         nodes: Nodes that they are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next; those between are groups of the same kind, at
             work at the same time.
-        network: What joins the nodes, if the cluster does not say.
+        network: What joins the nodes, by name or file, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
             may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it,
             ``nccl-tuner``: NCCL's own estimate, or ``generic``: textbook algorithms with assumed
@@ -405,14 +406,9 @@ def _with_tables(result: CollectiveTime) -> CollectiveTime:
     return replace(result, time_s=time, factor=factor)
 
 
-def joined_by(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
+def joined_by(cluster: GivenCluster | Machine, network: GivenNetwork) -> Machine:
     """Return the machine of a cluster, joined by a network if one is named."""
-    if network is None or isinstance(cluster, Machine):
-        return machine_of(cluster)
-    if isinstance(cluster, str):
-        return machine_of(Cluster.named(cluster, network))
-    joined = Network.named(network) if isinstance(network, str) else network
-    return machine_of(replace(cluster, network=joined))
+    return machine_of(resolve.cluster(cluster, network))
 
 
 def _checked_size(size_bytes: Any) -> Any:
