@@ -26,16 +26,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from shardcost import resolve
 from shardcost.arrays import ceil_div, choose, largest, log2, looked_up, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, joined_by
+from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time
 from shardcost.collectives.paths import Parts, total
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine import Machine
+from shardcost.machine import Machine, machine_of
 from shardcost.machine.dispatch import (
     PHASES,
     Kernel,
@@ -439,7 +440,7 @@ def dispatch_time(
     mode = mode or MODES[0]
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    machine = joined_by(cluster, network)
+    machine = machine_of(resolve.cluster(cluster, network))
     group = Group.on(machine.cluster, ranks, nodes, stride)
     tokens, hidden = positive_or_array("tokens", tokens), count_or_array("hidden", hidden)
     experts = count_or_array("experts", experts)

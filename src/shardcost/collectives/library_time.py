@@ -346,7 +346,7 @@ def collective_time(
         raise UnknownNameError("collective", collective, COLLECTIVES)
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    machine = joined_by(cluster, network)
+    machine = machine_of(resolve.cluster(cluster, network))
     size = _checked_size(size_bytes)
     group = Group.on(machine.cluster, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
@@ -404,11 +404,6 @@ def _with_tables(result: CollectiveTime) -> CollectiveTime:
     moving = result.time_s > 0
     factor = choose(moving, time / choose(moving, result.time_s, 1.0), 1.0)
     return replace(result, time_s=time, factor=factor)
-
-
-def joined_by(cluster: GivenCluster | Machine, network: GivenNetwork) -> Machine:
-    """Return the machine of a cluster, joined by a network if one is named."""
-    return machine_of(resolve.cluster(cluster, network))
 
 
 def _checked_size(size_bytes: Any) -> Any:
