@@ -34,6 +34,7 @@ from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
 from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time
 from shardcost.collectives.paths import Parts, total
+from shardcost.display import Displayed
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine import Machine, machine_of
@@ -250,8 +251,8 @@ def sms_of(kernel: Kernel, device_sms: Any, experts: Any) -> Any:
     return ceil_div(experts, ceil_div(experts, device_sms))
 
 
-@dataclass(frozen=True, eq=False)
-class DispatchTime:
+@dataclass(frozen=True, eq=False, repr=False)
+class DispatchTime(Displayed):
     """The time of one phase, and what it is made of. Times and bytes may be arrays."""
 
     phase: str
@@ -378,12 +379,15 @@ class DispatchTime:
         return tuple(said)
 
     def __repr__(self) -> str:
-        """Return the time and kernel in a line."""
+        """Return the kernel, the time and its interval in two lines."""
         place = f"{self.group.ranks} x {self.group.cluster.name}"
         what = f"DispatchTime: {self.phase} over {place}, {self.kernel}"
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
-        return f"{what}: {format_time(self.time_s)}"
+        if self.group.ranks == 1:
+            return f"{what}: {format_time(self.time_s)}"
+        ends = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({ends})"
 
 
 def dispatch_time(

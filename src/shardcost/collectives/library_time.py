@@ -41,6 +41,7 @@ from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bo
 from shardcost.collectives.paths import Parts, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
+from shardcost.display import Displayed
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.constants import (
@@ -89,8 +90,8 @@ class _Usual(NamedTuple):
     """… or none was raised."""
 
 
-@dataclass(frozen=True, eq=False)
-class CollectiveTime:
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectiveTime(Displayed):
     """The time of a collective, and what it is made of. Times may be arrays."""
 
     collective: str
@@ -138,7 +139,7 @@ class CollectiveTime:
         return tuple(dict.fromkeys(said))
 
     def __repr__(self) -> str:
-        """Return the time, path and bandwidth of one size in a line."""
+        """Return the time, its interval, path and bandwidth of one size in two lines."""
         import numpy as np
 
         sizes = np.atleast_1d(self.size_bytes)
@@ -149,7 +150,8 @@ class CollectiveTime:
             return f"{what}, {self.time_s.size} values"
         rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
         path = f"{self.algorithm} {self.protocol}{', forced' * bool(self.forced)}"
-        return f"{what}: {format_time(self.time_s)} ({path}), {rate}"
+        ends = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({ends}) by {path}, {rate}"
 
     @property
     def choice(self) -> Any:
@@ -273,6 +275,21 @@ class CollectiveTime:
             return {}
         limits = engine_kernels.limits(engine, version, self.group)
         return {path: limit for path, limit in limits.items() if path in self.paths}
+
+    def over(self, size_bytes: Any) -> CollectiveTime:
+        """Return the same collective of other sizes, a number or an array of them."""
+        group = self.group
+        return collective_time(
+            self.collective,
+            size_bytes,
+            self.machine,
+            group.ranks,
+            group.nodes,
+            stride=group.stride,
+            library=self.library,
+            mode=self.mode,
+            **self.forced.chosen,
+        )
 
     def alternatives(self) -> list[tuple[PathName, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""

@@ -26,7 +26,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 for reason, count in result.rejected.items()
             ],
             "best": [_candidate_as_data(plan, each) for each in plan.best],
-            "front": [_short_as_data(plan, each) for each in result.front],
+            "front": [short_as_data(plan, each) for each in result.front],
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
             "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
@@ -43,7 +43,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 "capacity_bytes": capacity(smallest),
             },
             "relaxations": [
-                {"words": each.words, **_short_as_data(plan, each.candidate)}
+                {"words": each.words, **short_as_data(plan, each.candidate)}
                 for each in plan.relaxations
             ],
             "notes": list(plan.caveats),
@@ -53,7 +53,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
-    return _short_as_data(plan, each) | {
+    return short_as_data(plan, each) | {
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
@@ -61,7 +61,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     }
 
 
-def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+def short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     """Return a candidate without what only a whole estimate knows."""
     network, work = each.question.cluster.network, each.workload
     data = {

@@ -43,7 +43,7 @@ def search(
     objective: Objective | str = "time",
     price_per_gpu_hour: Price | None = None,
     software: GivenSoftware | None = None,
-    top: int = 10,
+    top: int = 20,
     backend: str = "numpy",
     engine: str = "local",
     jobs: int = 1,
