@@ -32,7 +32,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time
+from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, ends
 from shardcost.collectives.paths import Parts, total
 from shardcost.display import Displayed
 from shardcost.dtypes import BITS, canonical_dtype
@@ -380,14 +380,14 @@ class DispatchTime(Displayed):
 
     def __repr__(self) -> str:
         """Return the kernel, the time and its interval in two lines."""
-        place = f"{self.group.ranks} x {self.group.cluster.name}"
+        place = f"{ends(self.group.ranks, str)} x {self.group.cluster.name}"
         what = f"DispatchTime: {self.phase} over {place}, {self.kernel}"
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
         if self.group.ranks == 1:
             return f"{what}: {format_time(self.time_s)}"
-        ends = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
-        return f"{what}:\n  {format_time(self.time_s)} ({ends})"
+        known = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({known})"
 
 
 def dispatch_time(

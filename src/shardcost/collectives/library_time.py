@@ -7,7 +7,7 @@ runs (`choice`). Here they meet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -140,18 +140,15 @@ class CollectiveTime(Displayed):
 
     def __repr__(self) -> str:
         """Return the time, its interval, path and bandwidth of one size in two lines."""
-        import numpy as np
-
-        sizes = np.atleast_1d(self.size_bytes)
-        size = " to ".join(dict.fromkeys(format_bytes(each) for each in (sizes[0], sizes[-1])))
-        place = f"{self.group.ranks} x {self.group.cluster.name}, {self.library}"
+        size, ranks = ends(self.size_bytes, format_bytes), ends(self.group.ranks, str)
+        place = f"{ranks} x {self.group.cluster.name}, {self.library}"
         what = f"CollectiveTime: {self.collective} of {size} over {place}"
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
         rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
         path = f"{self.algorithm} {self.protocol}{', forced' * bool(self.forced)}"
-        ends = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
-        return f"{what}:\n  {format_time(self.time_s)} ({ends}) by {path}, {rate}"
+        known = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({known}) by {path}, {rate}"
 
     @property
     def choice(self) -> Any:
@@ -300,6 +297,12 @@ class CollectiveTime(Displayed):
         """Return the parts of the path that runs, in seconds. For one cell only."""
         running = self.paths[self.algorithm, self.protocol]
         return {name: float(value) for name, value in running.items()}
+
+
+def ends(values: Any, form: Callable[[Any], str]) -> str:
+    """Return a number, or the least and the largest of an array."""
+    ends = (values.min(), values.max()) if is_array(values) else (values,)
+    return " to ".join(dict.fromkeys(map(form, ends)))
 
 
 def _origin(used: Calibration) -> str:

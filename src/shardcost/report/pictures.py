@@ -82,6 +82,9 @@ _STYLE: Final[dict[Any, Any]] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_DPI: Final = 150
+_NOTEBOOK_DPI: Final = 100
+"""Of a picture that is shown in a column of text."""
 _NOT_XML: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 """Characters that may stand in a name but not in an SVG file."""
 
@@ -167,7 +170,7 @@ def figure_of(sketch: Sketch) -> Figure:
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:
-            return _saved(self, "png")
+            return _saved(self, "png", _NOTEBOOK_DPI)
 
     with mpl.rc_context(_STYLE):
         figure = Picture(figsize=sketch.inches, layout="constrained")
@@ -178,14 +181,14 @@ def figure_of(sketch: Sketch) -> Figure:
     return figure
 
 
-def _saved(figure: Figure, kind: str) -> bytes:
+def _saved(figure: Figure, kind: str, dpi: int = _DPI) -> bytes:
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE), catch_warnings():
         # A name may be in letters that the font lacks; the reader of an SVG has a font with them.
         filterwarnings("ignore", message="Glyph .* missing from")
         content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
-        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+        figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
     return content.getvalue()
 
 
