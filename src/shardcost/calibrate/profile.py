@@ -1,8 +1,4 @@
-"""A user's own machine, calibrated: `Profile`, and its text in the form that ``--on FILE`` reads.
-
->>> profile = Profile.from_files("all_reduce.txt", name="mine", on="h100_sxm")  # doctest: +SKIP
->>> estimate("llama3-70b", profile.cluster, Layout(tp=8), step)  # doctest: +SKIP
-"""
+"""A user's own machine, calibrated: `Profile`, and its text as every command reads it."""
 
 from __future__ import annotations
 
