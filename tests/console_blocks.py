@@ -1,6 +1,7 @@
 """The ``$ shardcost …`` blocks of the documentation: for test_docs and `make examples`.
 
-python tests/console_blocks.py    # writes what each command prints now into its block
+python tests/console_blocks.py    # writes what each command prints now into its block, and what
+                                  # each cell of the example notebook shows
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 import shlex
 import tempfile
 from pathlib import Path
+
+import notebooks
 
 from shardcost.cli import main
 
@@ -68,3 +71,4 @@ if __name__ == "__main__":
             if new != text:
                 page.write_text(new)
                 print(page.relative_to(ROOT))
+    notebooks.NOTEBOOK.write_text(notebooks.executed(), encoding="utf-8")

@@ -111,7 +111,7 @@ def test_names_and_aliases_do_not_collide(shelf: catalog.Folder) -> None:
     seen: dict[str, str] = {}
     for name, content in catalog.contents(shelf):
         assert content["name"] == name
-        for each in [name, *content["aliases"]]:
+        for each in [name, *content["aliases"], *content.get("hugging_face", [])]:
             folded = each.lower().replace("-", "").replace("_", "").replace(" ", "")
             assert seen.setdefault(folded, name) == name, each
 

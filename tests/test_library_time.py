@@ -374,7 +374,7 @@ def test_a_prediction_beyond_the_calibration_says_so(arguments: dict[str, Any], 
         ({"size_bytes": 1e308}, BadValueError, "at most 4 EiB"),
         ({"size_bytes": np.array([])}, BadValueError, "at least one cell"),
         ({"size_bytes": np.ones(3), "gpus": np.array([2, 4])}, BadValueError, "alike"),
-        ({"cluster": 5}, BadTypeError, "a Cluster or the name of one"),
+        ({"cluster": 5}, BadTypeError, "a Cluster, the name of one or a file"),
         ({"library": "nccl-tuner", "mode": "eager"}, BadValueError, "another, for eager"),
     ],
 )

@@ -216,8 +216,8 @@ def test_a_path_is_never_a_name(folder: Path) -> None:
     ):
         with pytest.raises(UnknownNameError, match=r"\.from_file"):
             find(name)
-    with pytest.raises(UnknownNameError, match=r"Cluster\.from_file"):
-        estimate("llama3-8b", str(folder / "h100_2x.toml"), Layout(), WORK)
+    by_path = estimate("llama3-8b", folder / "h100_2x.toml", Layout(), WORK)
+    assert by_path.cluster == Cluster.from_file(folder / "h100_2x.toml")
 
 
 @pytest.mark.parametrize(

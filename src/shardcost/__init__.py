@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shardcost.allreduce import tensor_parallel_allreduce_cost
     from shardcost.allreduce_grid import tensor_parallel_allreduce_cost_grid
+    from shardcost.calibrate.profile import Profile
     from shardcost.cluster import Cluster, Device, Network, Tier
+    from shardcost.collectives.dispatch import DispatchTime, dispatch_time
     from shardcost.collectives.library_time import CollectiveTime, collective_time
     from shardcost.errors import (
         BadTypeError,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from shardcost.model import Model
     from shardcost.resilience import Resilience
     from shardcost.search.found import Candidate, Found
+    from shardcost.search.plan import Plan
     from shardcost.search.run import search
     from shardcost.search.space import Space
     from shardcost.software import Software
@@ -48,7 +51,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "shardcost.allreduce": ("tensor_parallel_allreduce_cost",),
     "shardcost.allreduce_grid": ("tensor_parallel_allreduce_cost_grid",),
+    "shardcost.calibrate.profile": ("Profile",),
     "shardcost.cluster": ("Cluster", "Device", "Network", "Tier"),
+    "shardcost.collectives.dispatch": ("DispatchTime", "dispatch_time"),
     "shardcost.collectives.library_time": ("CollectiveTime", "collective_time"),
     "shardcost.errors": (
         "BadTypeError",
@@ -72,6 +77,7 @@ _HOMES = {
     "shardcost.model": ("Model",),
     "shardcost.resilience": ("Resilience",),
     "shardcost.search.found": ("Candidate", "Found"),
+    "shardcost.search.plan": ("Plan",),
     "shardcost.search.run": ("search",),
     "shardcost.search.space": ("Space",),
     "shardcost.software": ("Software",),
@@ -88,6 +94,7 @@ __all__ = [
     "Decode",
     "Deployment",
     "Device",
+    "DispatchTime",
     "Engine",
     "Estimate",
     "FormatError",
@@ -101,8 +108,10 @@ __all__ = [
     "MissingExtraError",
     "Model",
     "Network",
+    "Plan",
     "Pool",
     "Prefill",
+    "Profile",
     "Requests",
     "Resilience",
     "ShardcostError",
@@ -115,6 +124,7 @@ __all__ = [
     "Workload",
     "__version__",
     "collective_time",
+    "dispatch_time",
     "estimate",
     "search",
     "simulate",

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from shardcost.dtypes import BITS, WEIGHT_FORMATS, canonical_dtype, canonical_format
-from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError, shown
 from shardcost.scalars import positive_number, whole_number
 
 if TYPE_CHECKING:
@@ -58,15 +58,25 @@ class Noun:
     def __post_init__(self) -> None:
         """Apply each field's rule, then the rules between fields."""
         values = self.__dict__
-        for name, shown, rule in self._rules:
+        for name, called, rule in self._rules:
             given = values[name]
-            value = rule(shown, given)
+            value = rule(called, given)
             if value is not given:
                 object.__setattr__(self, name, value)
         self.check()
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
+
+    def __repr__(self) -> str:
+        """Return the fields that are not the default, each of them in short."""
+        given = ((each, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
+        said = (
+            f"{each.name}={_short(value)}"
+            for each, value in given
+            if is_array(value) or value != each.default
+        )
+        return f"{type(self).__name__}({', '.join(said)})"
 
     def __eq__(self, other: object) -> bool:
         if other is self:
@@ -304,13 +314,21 @@ def instances(kind: type) -> Any:
 )
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
-    made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+    made = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
     made._rules = tuple(  # type: ignore[attr-defined]
         (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"])
         for field_ in fields(made)  # type: ignore[arg-type]
         if field_.metadata.get("rule")
     )
     return made
+
+
+def _short(value: Any) -> str:
+    """Return a field's value in short: of an array its ends, of a table how many entries."""
+    if is_array(value):
+        ends = f"{value.min()} to {value.max()}" if value.size else "empty"
+        return f"<{'x'.join(map(str, value.shape))} values, {ends}>"
+    return f"<{len(value)} entries>" if isinstance(value, Mapping) else shown(value)
 
 
 def is_array(value: object) -> bool:

@@ -98,7 +98,9 @@ class UnknownNameError(BadValueError, LookupError):
     def __str__(self) -> str:
         from difflib import get_close_matches
 
-        near = get_close_matches(str(self.value).lower(), self.known, n=3, cutoff=0.5)
+        written = {each.lower(): each for each in self.known}
+        matches = get_close_matches(str(self.value).lower(), written, n=3, cutoff=0.5)
+        near = [written[each] for each in matches]
         if near and len(self.known) > _FEW_NAMES:
             way_out = "did you mean " + " or ".join(near) + "?"
         else:

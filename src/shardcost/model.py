@@ -518,7 +518,13 @@ class Model(Noun):
 
     @classmethod
     def named(cls, name: str) -> Model:
-        """Return a preset of the catalog; ``-``, ``_`` and case do not matter."""
+        """Return a preset of the catalog by its name, an alias, or its id on Hugging Face.
+
+        ``-``, ``_`` and case do not matter.
+
+        >>> Model.named("meta-llama/Llama-3.1-70B-Instruct").name
+        'llama3-70b'
+        """
         from shardcost.catalog import model_named
 
         return model_named(name)

@@ -108,12 +108,18 @@ def model_named(name: str) -> Model:
     return cast("Model", _named("models", name))
 
 
-def network_named(name: str) -> Network:
+def network_named(name: str, architecture: str | None = None) -> Network:
     """Return the network preset of that name or alias, else what the name states by itself.
 
     >>> network_named("roce_4x100g").title
     '4 x 100 Gb/s RoCE per node'
+
+    Args:
+        name: Of the network.
+        architecture: Of the devices beside it, which decides a rate that the name leaves open.
     """
+    if architecture is not None:
+        return network_from(*preset("networks", name), architecture)
     return cast("Network", _named("networks", name))
 
 
@@ -282,30 +288,55 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
         if _folded(stem) == folded:
             return raw(folder, stem), f"{folder}/{stem}.toml"
     for stem, content in contents(folder):
-        if folded in map(_folded, content["aliases"]):
+        if folded in map(_folded, _other_names(content)):
             return content, f"{folder}/{stem}.toml"
     users = user_files.contents(folder, names(folder))
     for user_name, (file, content) in users.items():
-        if folded in {_folded(user_name), *map(_folded, _aliases(content))}:
+        if folded in {_folded(user_name), *map(_folded, _other_names(content))}:
             return content, file
     stated = stated_network(name) if folder == "networks" else None
     if stated is not None:
         return stated, f"network {stated['name']}"
+    raise _unknown(folder, name)
+
+
+def _unknown(folder: Folder, name: str) -> UnknownNameError:
+    """Return the error of a name that no preset has, with the way out."""
     noun, lister = _SINGULAR.get(folder, folder), _LISTED_BY.get(folder, "clusters")
-    hint = f"(`shardcost {lister}` lists them)"
+    known, hint = all_names(folder), f"(`shardcost {lister}` lists them)"
     if folder == "networks":
         hint = f"(`shardcost {lister}` lists them; or {GRAMMAR})"
     if is_file(name):
         noun_class = "Software" if folder == "software" else noun.capitalize()
         hint = f"(a file is read by {noun_class}.from_file; names of files need --catalog DIR)"
-    raise UnknownNameError(noun, name, all_names(folder), hint)
+    elif folder == "models" and "/" in name:
+        known, hint = _ids_like(name), f"(`shardcost {lister}` lists all; any other: config.json)"
+    return UnknownNameError(noun, name, known, hint)
 
 
-def _aliases(content: Mapping[str, Any]) -> list[str]:
-    aliases = content.get("aliases", [])
-    return (
-        [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
-    )
+def _ids_like(name: str) -> list[str]:
+    """Return the ids on Hugging Face of one organisation; all of them where it is not known."""
+    ids = [each for stem in all_names("models") for each in hugging_face(stem)]
+    owner = name.lower().partition("/")[0]
+    return [each for each in ids if each.lower().startswith(f"{owner}/")] or ids
+
+
+def hugging_face(name: str) -> list[str]:
+    """Return the ids under which a model of the catalog is on Hugging Face.
+
+    >>> hugging_face("qwen3-8b")
+    ['Qwen/Qwen3-8B', 'Qwen/Qwen3-8B-Base']
+    """
+    return _texts(preset("models", name)[0].get("hugging_face"))
+
+
+def _other_names(content: Mapping[str, Any]) -> list[str]:
+    """Return by what else a preset is known: its aliases, and ids of its checkpoints."""
+    return _texts(content.get("aliases")) + _texts(content.get("hugging_face"))
+
+
+def _texts(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _folded(name: str) -> str:

@@ -46,6 +46,7 @@ _ENTRY: Final = {"value", "source", "caveat"}
 _CATALOG_ONLY: Final = {
     "aliases",
     "caveat",
+    "hugging_face",
     "parameters_stated_billion",
     "active_parameters_stated_billion",
 }

@@ -69,8 +69,10 @@ def run(given: Namespace) -> int:
     inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
     cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
     notes = [*_notes(model, cluster, num_gpus), BOUND]
-    if model and options.is_file(given.model):
-        notes = [*model.caveats, *notes]
+    if model is not None:
+        from shardcost.resolve import caveats_of
+
+        notes = [*caveats_of(model), *notes]
     place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
     title = f"All-reduces of {model.name if model else 'a transformer'} on {place}"
     return options.print_report(

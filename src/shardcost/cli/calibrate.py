@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from shardcost import values
 from shardcost.cli import deployment, options
@@ -14,14 +14,9 @@ from shardcost.errors import BadValueError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardcost.calibrate.calibrate import Calibrated
-    from shardcost.calibrate.gather import Gathered
-    from shardcost.calibrate.kernels import CalibratedKernels
-    from shardcost.cluster import Cluster
     from shardcost.formats.detect import TableFile
     from shardcost.formats.reading import Reading
     from shardcost.formats.serving_results import ServingResults
-    from shardcost.formats.tables import Table
 
     Shown: TypeAlias = tuple[Callable[[], Any], Callable[[], str]]
     """A report, as data and as text."""
@@ -122,102 +117,23 @@ def _output(given: Namespace, name: str) -> str:
 
 def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> Shown:
     """Fit the constants of a cluster's kernels, collectives or both; return the report."""
-    from shardcost.calibrate.profile import as_profile
+    from shardcost.calibrate.gather import Stated
+    from shardcost.calibrate.profile import Profile
     from shardcost.catalog import PROFILE_FIRST_LINE
-    from shardcost.files import write_whole
-    from shardcost.report import calibrate, calibrate_kernels
+    from shardcost.measure.kernels.host import cores, memory_bytes
+    from shardcost.report.profile import as_data, as_text
 
     target = _target(_output(given, name), PROFILE_FIRST_LINE)
-    tables = [each.table for each in readings if _is_table(each, "kernels")]
-    rest = [each for each in readings if not _is_table(each, "kernels")]
-    collectives = _collectives(given, rest) if rest else None
-    kernels = _kernels(given, name, tables, collectives) if tables else None
-    if kernels is not None and kernels.text is not None:
-        text = kernels.text
-    else:
-        points, results = collectives or (None, [])
-        cluster = points.cluster if points is not None else kernels.cluster  # type: ignore[union-attr]
-        text = as_profile(name, cluster, results, kernels.results if kernels else ())
-    write_whole(target, text)
-    data: list[Callable[[], Any]] = []
-    texts: list[Callable[[], str]] = []
-    if collectives is not None:
-        shown = (name, str(target), rest, *collectives)
-        data.append(lambda: calibrate.as_data(*shown))
-        texts.append(lambda: calibrate.as_text(*shown))
-    if kernels is not None:
-        found, skipped = kernels.results, kernels.skipped
-        head = f"{name}: {sum(each.after.rows for each in found)} measured kernels"
-        end = f"Profile: {target}. Every command takes it: --on {target}"
-        about = {"name": name, "profile": str(target), "based_on": kernels.cluster.system}
-        data.append(lambda: {**about, **calibrate_kernels.as_data(found, skipped)})
-        texts.append(lambda: "\n".join((head, "", calibrate_kernels.as_text(found, skipped), end)))
-    return (
-        lambda: {key: value for each in data for key, value in each().items()},
-        lambda: "\n\n".join(each() for each in texts),
-    )
-
-
-class _Kernels(NamedTuple):
-    """Calibrated kernels, and the machine that they are of."""
-
-    cluster: Cluster
-    results: list[CalibratedKernels]
-    skipped: dict[str, int]
-    text: str | None = None
-    """A hardware file of its own, where the machine is none of the catalog's."""
+    stated = Stated(given.on, given.network, given.library)
+    say = _say if sys.stderr.isatty() else lambda _: None
+    profile = Profile.of(readings, name, stated, say, (cores(), memory_bytes())).write(target)
+    return lambda: as_data(profile), lambda: as_text(profile)
 
 
 def _is_table(reading: Reading, kind: str) -> TypeGuard[TableFile]:
     from shardcost.formats.detect import TableFile
 
     return isinstance(reading, TableFile) and reading.table.kind == kind
-
-
-def _collectives(
-    given: Namespace, readings: Sequence[Reading]
-) -> tuple[Gathered, list[Calibrated]]:
-    from shardcost.calibrate.calibrate import calibrate
-    from shardcost.calibrate.gather import Stated, gathered
-
-    points = gathered(readings, Stated(given.on, given.network, given.library))
-    return points, calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
-
-
-def _kernels(
-    given: Namespace,
-    name: str,
-    tables: Sequence[Table],
-    collectives: tuple[Gathered, list[Calibrated]] | None,
-) -> _Kernels:
-    """Fit kernels, on the machine that was named, that collectives are of, or that tables name."""
-    from shardcost.calibrate.host_file import host_cluster, host_file, is_of_cpu
-    from shardcost.calibrate.kernels import calibrate_kernels
-    from shardcost.cluster import Cluster
-    from shardcost.formats.tables import check_columns
-    from shardcost.measure.kernels.host import cores, memory_bytes
-
-    say = _say if sys.stderr.isatty() else lambda _: None
-    for table in tables:
-        check_columns(table)
-    if all(map(is_of_cpu, tables)) and given.on is None and collectives is None:
-        host = (cores(), memory_bytes())
-        cluster = host_cluster(name, tables, *host)
-        results, skipped = calibrate_kernels(tables, cluster, say)
-        return _Kernels(cluster, results, skipped, host_file(name, tables, *host, results))
-    if collectives is not None:
-        cluster = collectives[0].cluster
-    elif given.on is not None:
-        cluster = options.cluster(given.on, given.network)
-    else:
-        named = sorted({gpu for table in tables for gpu in table.columns["gpu"]})
-        if len(named) > 1:
-            raise BadValueError("machines measured on (say --on one of them)", named, "one")
-        if named == ["unknown"]:
-            raise UsageError("the table does not say which machine it is of: say --on CLUSTER")
-        cluster = Cluster.named(named[0], given.network)
-    results, skipped = calibrate_kernels(tables, cluster, say)
-    return _Kernels(cluster, results, skipped)
 
 
 def _engine(

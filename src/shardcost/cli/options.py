@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost import options
-from shardcost.errors import BadValueError, UsageError
+from shardcost.errors import UsageError
 from shardcost.options import Option
 from shardcost.request import names_of
 
@@ -61,56 +61,24 @@ def join_signed_values(words: list[str]) -> list[str]:
 
 
 def model(text: str) -> Model:
-    """Return the model that an option names: one of the catalog, or a config.json on disk."""
-    from shardcost.model import Model
+    """Return the model that an option names, see `resolve.model`."""
+    from shardcost import resolve
 
-    if not text:
-        raise BadValueError("--model", text, "a name of the catalog or a path")
-    if text.endswith(".toml"):
-        return Model.from_file(text)
-    if not is_file(text):
-        return Model.named(text)
-    from pathlib import Path
-
-    from shardcost.formats.hf_config import model_of_file
-
-    return model_of_file(Path(text))
-
-
-def is_file(text: str) -> bool:
-    """Return whether ``--model`` means a config.json or its folder."""
-    from pathlib import Path
-
-    return text.endswith(".json") or Path(text).is_dir()
+    return resolve.model(text)
 
 
 def cluster(text: str, network: str | None = None) -> Cluster:
-    """Return the cluster that ``--on`` names, a name of the catalog or a file, with a network."""
-    from dataclasses import replace
+    """Return the cluster that ``--on`` names, with the network of ``--network``."""
+    from shardcost import resolve
 
-    from shardcost import catalog
-    from shardcost.cluster import Cluster
-
-    network_file = network if network is not None and catalog.is_file(network) else None
-    joined = None if network_file else network
-    if catalog.is_file(text):
-        from shardcost.machine.libraries import profile_in
-
-        cluster = profile_in(text, joined)
-    else:
-        cluster = Cluster.named(text, joined)
-    if network_file is None:
-        return cluster
-    architecture = cluster.device.architecture
-    return replace(cluster, network=catalog.network_in_file(network_file, architecture))
+    return resolve.cluster(text, network)
 
 
 def software(text: str) -> Software:
-    """Return the software that ``--software`` names, a name of the catalog or a file."""
-    from shardcost import catalog
-    from shardcost.software import Software
+    """Return the software that ``--software`` names."""
+    from shardcost import resolve
 
-    return Software.from_file(text) if catalog.is_file(text) else Software.named(text)
+    return resolve.software(text)
 
 
 class OnDisk:
@@ -150,13 +118,15 @@ class OnDisk:
     @property
     def caveats(self) -> list[str]:
         """Caveats of the models' files, and what of a trace was not read."""
-        files = (model for text, model in self._models.items() if is_file(text))
+        from shardcost.resolve import caveats_of
+
         unread = (each for trace in self._traces for each in trace.unread)
         passed_over = [
             f"{each.count:,} {each.reason}, the first in line {each.first_line}, passed over"
             for each in unread
         ]
-        return [caveat for model in files for caveat in model.caveats] + passed_over
+        own = [caveat for model in self._models.values() for caveat in caveats_of(model)]
+        return own + passed_over
 
 
 def add_options(parser: Any, rows: Iterable[Option], *, several: bool = False) -> None:

@@ -24,18 +24,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from shardcost import resolve
 from shardcost.arrays import ceil_div, choose, largest, log2, looked_up, smallest, sqrt
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
-from shardcost.cluster import Cluster, Network
+from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, joined_by
+from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, ends
 from shardcost.collectives.paths import Parts, total
+from shardcost.display import Displayed
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UnknownNameError
-from shardcost.machine import Machine
+from shardcost.machine import Machine, machine_of
 from shardcost.machine.dispatch import (
     PHASES,
     Kernel,
@@ -46,8 +48,12 @@ from shardcost.machine.dispatch import (
     libraries,
 )
 from shardcost.receipt import identifiers
+from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.traced import step
 from shardcost.units import format_time
+
+if TYPE_CHECKING:
+    from shardcost.collectives.interval import Interval
 
 USUAL_DTYPES: Final = {"dispatch": "fp8", "combine": "bf16"}
 """What DeepSeek-V3 sends in each phase (arXiv:2412.19437)."""
@@ -245,8 +251,8 @@ def sms_of(kernel: Kernel, device_sms: Any, experts: Any) -> Any:
     return ceil_div(experts, ceil_div(experts, device_sms))
 
 
-@dataclass(frozen=True, eq=False)
-class DispatchTime:
+@dataclass(frozen=True, eq=False, repr=False)
+class DispatchTime(Displayed):
     """The time of one phase, and what it is made of. Times and bytes may be arrays."""
 
     phase: str
@@ -335,6 +341,13 @@ class DispatchTime:
         return choose(moving, self.bound_s / choose(moving, self.time_s, 1.0), 0.0)
 
     @property
+    def interval(self) -> Interval:
+        """Between which times nine of ten measurements of it lie."""
+        from shardcost.collectives.interval import dispatch_interval_of
+
+        return dispatch_interval_of(self)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Where the prediction goes beyond what was measured."""
         if self.exchange is not None:
@@ -366,17 +379,20 @@ class DispatchTime:
         return tuple(said)
 
     def __repr__(self) -> str:
-        """Return the time and kernel in a line."""
-        place = f"{self.group.ranks} x {self.group.cluster.name}"
+        """Return the kernel, the time and its interval in two lines."""
+        place = f"{ends(self.group.ranks, str)} x {self.group.cluster.name}"
         what = f"DispatchTime: {self.phase} over {place}, {self.kernel}"
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
-        return f"{what}: {format_time(self.time_s)}"
+        if self.group.ranks == 1:
+            return f"{what}: {format_time(self.time_s)}"
+        known = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({known})"
 
 
 def dispatch_time(
     phase: str,
-    cluster: Cluster | Machine | str,
+    cluster: GivenCluster | Machine,
     ranks: Any,
     tokens: Any,
     hidden: Any,
@@ -385,7 +401,7 @@ def dispatch_time(
     *,
     nodes: Any = None,
     stride: Any = 1,
-    network: str | Network | None = None,
+    network: GivenNetwork = None,
     library: str = "deepep",
     kernel: Kernel | str | None = None,
     low_latency: bool = False,
@@ -404,8 +420,8 @@ def dispatch_time(
 
     Args:
         phase: ``dispatch`` or ``combine``.
-        cluster: A `Cluster`, the name of one in the catalog, or a `Machine` with constants of its
-            own.
+        cluster: A `Cluster`, the name of one in the catalog, a hardware file or calibrated
+            profile, or a `Machine` with constants of its own.
         ranks: GPUs over which the experts are spread. A number or an array, like all that follow.
         tokens: Tokens of one GPU; a mean over GPUs need not be whole.
         hidden: Elements of a token.
@@ -413,7 +429,7 @@ def dispatch_time(
         experts: Experts of a layer, over all ranks.
         nodes: Nodes that the ranks are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next, as in `Group.on`.
-        network: What joins the nodes, if the cluster does not say.
+        network: What joins the nodes, by name or file, if the cluster does not say.
         library: One that has kernels for it (`shardcost.machine.dispatch.libraries`); ``nccl`` or
             ``rccl`` for an all-to-all.
         kernel: A certain kernel of the catalog, or its name, in place of what the library runs.
@@ -428,7 +444,7 @@ def dispatch_time(
     mode = mode or MODES[0]
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    machine = joined_by(cluster, network)
+    machine = machine_of(resolve.cluster(cluster, network))
     group = Group.on(machine.cluster, ranks, nodes, stride)
     tokens, hidden = positive_or_array("tokens", tokens), count_or_array("hidden", hidden)
     experts = count_or_array("experts", experts)

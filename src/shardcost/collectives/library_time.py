@@ -7,15 +7,15 @@ runs (`choice`). Here they meet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from shardcost import resolve
 from shardcost.arrays import choose, largest, looked_up, named, smallest
 from shardcost.checks import anywhere, is_array
-from shardcost.cluster import Cluster, Network
 from shardcost.collectives import COLLECTIVES, engine_kernels
 from shardcost.collectives.choice import (
     NOTHING_FORCED,
@@ -41,6 +41,7 @@ from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bo
 from shardcost.collectives.paths import Parts, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
+from shardcost.display import Displayed
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.constants import (
@@ -63,6 +64,7 @@ from shardcost.machine.libraries import (
     name_and_version,
 )
 from shardcost.machine.residual import CollectiveTable
+from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time
 
@@ -88,8 +90,8 @@ class _Usual(NamedTuple):
     """… or none was raised."""
 
 
-@dataclass(frozen=True, eq=False)
-class CollectiveTime:
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectiveTime(Displayed):
     """The time of a collective, and what it is made of. Times may be arrays."""
 
     collective: str
@@ -137,18 +139,16 @@ class CollectiveTime:
         return tuple(dict.fromkeys(said))
 
     def __repr__(self) -> str:
-        """Return the time, path and bandwidth of one size in a line."""
-        import numpy as np
-
-        sizes = np.atleast_1d(self.size_bytes)
-        size = " to ".join(dict.fromkeys(format_bytes(each) for each in (sizes[0], sizes[-1])))
-        place = f"{self.group.ranks} x {self.group.cluster.name}, {self.library}"
+        """Return the time, its interval, path and bandwidth of one size in two lines."""
+        size, ranks = ends(self.size_bytes, format_bytes), ends(self.group.ranks, str)
+        place = f"{ranks} x {self.group.cluster.name}, {self.library}"
         what = f"CollectiveTime: {self.collective} of {size} over {place}"
         if is_array(self.time_s):
             return f"{what}, {self.time_s.size} values"
         rate = f"busbw {format_rate(self.busbw_bytes_per_s)}"
         path = f"{self.algorithm} {self.protocol}{', forced' * bool(self.forced)}"
-        return f"{what}: {format_time(self.time_s)} ({path}), {rate}"
+        known = f"90 % interval {' to '.join(map(format_time, self.interval[:2]))}"
+        return f"{what}:\n  {format_time(self.time_s)} ({known}) by {path}, {rate}"
 
     @property
     def choice(self) -> Any:
@@ -273,6 +273,21 @@ class CollectiveTime:
         limits = engine_kernels.limits(engine, version, self.group)
         return {path: limit for path, limit in limits.items() if path in self.paths}
 
+    def over(self, size_bytes: Any) -> CollectiveTime:
+        """Return the same collective of other sizes, a number or an array of them."""
+        group = self.group
+        return collective_time(
+            self.collective,
+            size_bytes,
+            self.machine,
+            group.ranks,
+            group.nodes,
+            stride=group.stride,
+            library=self.library,
+            mode=self.mode,
+            **self.forced.chosen,
+        )
+
     def alternatives(self) -> list[tuple[PathName, float]]:
         """Return every path with its time in seconds, fastest first. For one cell only."""
         times = [(path, float(total(parts))) for path, parts in self.paths.items()]
@@ -282,6 +297,12 @@ class CollectiveTime:
         """Return the parts of the path that runs, in seconds. For one cell only."""
         running = self.paths[self.algorithm, self.protocol]
         return {name: float(value) for name, value in running.items()}
+
+
+def ends(values: Any, form: Callable[[Any], str]) -> str:
+    """Return a number, or the least and the largest of an array."""
+    ends = (values.min(), values.max()) if is_array(values) else (values,)
+    return " to ".join(dict.fromkeys(map(form, ends)))
 
 
 def _origin(used: Calibration) -> str:
@@ -301,12 +322,12 @@ def _origin(used: Calibration) -> str:
 def collective_time(
     collective: str,
     size_bytes: Any,
-    cluster: Cluster | Machine | str,
+    cluster: GivenCluster | Machine,
     gpus: Any,
     nodes: Any = None,
     *,
     stride: Any = 1,
-    network: str | Network | None = None,
+    network: GivenNetwork = None,
     library: str | None = None,
     mode: str | None = None,
     algorithm: str | None = None,
@@ -322,13 +343,13 @@ def collective_time(
         collective: One of `COLLECTIVES`. In ``send_recv`` every rank sends its buffer to the next.
         size_bytes: Bytes of the buffer, as nccl-tests counts: the whole array for all-gather and
             reduce-scatter. A number or an array.
-        cluster: A `Cluster`, the name of one in the catalog, or a `Machine` with constants of its
-            own.
+        cluster: A `Cluster`, the name of one in the catalog, a hardware file or calibrated
+            profile, or a `Machine` with constants of its own.
         gpus: Ranks. A number or an array.
         nodes: Nodes that they are spread over evenly; as few as hold them if left out.
         stride: Devices from one rank to the next; those between are groups of the same kind, at
             work at the same time.
-        network: What joins the nodes, if the cluster does not say.
+        network: What joins the nodes, by name or file, if the cluster does not say.
         library: ``nccl``, ``rccl``, ``oneccl``, an engine (``vllm``, ``sglang``, ``trtllm``), which
             may name its version (``sglang==0.5.10``), ``xla``: NCCL as XLA launches it,
             ``nccl-tuner``: NCCL's own estimate, or ``generic``: textbook algorithms with assumed
@@ -345,7 +366,7 @@ def collective_time(
         raise UnknownNameError("collective", collective, COLLECTIVES)
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    machine = joined_by(cluster, network)
+    machine = machine_of(resolve.cluster(cluster, network))
     size = _checked_size(size_bytes)
     group = Group.on(machine.cluster, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
@@ -403,16 +424,6 @@ def _with_tables(result: CollectiveTime) -> CollectiveTime:
     moving = result.time_s > 0
     factor = choose(moving, time / choose(moving, result.time_s, 1.0), 1.0)
     return replace(result, time_s=time, factor=factor)
-
-
-def joined_by(cluster: Cluster | Machine | str, network: str | Network | None) -> Machine:
-    """Return the machine of a cluster, joined by a network if one is named."""
-    if network is None or isinstance(cluster, Machine):
-        return machine_of(cluster)
-    if isinstance(cluster, str):
-        return machine_of(Cluster.named(cluster, network))
-    joined = Network.named(network) if isinstance(network, str) else network
-    return machine_of(replace(cluster, network=joined))
 
 
 def _checked_size(size_bytes: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
+from shardcost.display import Displayed
 from shardcost.errors import BadValueError
 from shardcost.estimate.ledger import Entry, Ledger
 from shardcost.estimate.pieces import KIND, PassParts
@@ -79,8 +80,8 @@ def part_name(key: str) -> str:
     return {"gemm": "GEMM", STRAGGLERS: "slowest rank"}.get(key, key)
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate(Displayed):
     """What a layout costs. Figures are numbers, or arrays where the layout has arrays."""
 
     model: Model
@@ -150,22 +151,22 @@ class Estimate:
         return parts
 
     def __repr__(self) -> str:
-        """Return the headline figures in a few lines."""
+        """Return the headline figures in two lines."""
         place = f"{self.model.name} on {self.cluster.name}, {self.software.name}"
         if is_array(self.time_s):
-            return f"Estimate: {self.workload.phase}, {place}, an array of layouts"
-        interval = self.interval
-        ends = f"{format_time(interval.low_s)} to {format_time(interval.high_s)}"
-        rate = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
+            ends = " to ".join(map(format_time, (self.time_s.min(), self.time_s.max())))
+            many = f"{self.time_s.size:,} layouts, {ends}"
+            return f"Estimate: {self.workload.phase}, {place}, {many}"
+        ends = " to ".join(map(format_time, self.interval[:2]))
         memory, capacity = self.memory_bytes, self.cluster.device.memory_bytes
-        return "\n".join(
-            (
-                f"Estimate: {self.workload.phase}, {place}, {self.layout.short()}",
-                f"  time    {format_time(self.time_s)} (90 % interval {ends})",
-                f"  rate    {rate}, MFU {format_percent(self.mfu)}",
-                f"  memory  {format_bytes(memory)} of {format_bytes(capacity)}",
-            )
+        figures = (
+            f"{format_time(self.time_s)} (90 % interval {ends})",
+            f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU",
+            f"MFU {format_percent(self.mfu)}",
+            f"{format_bytes(memory)} of {format_bytes(capacity)}",
         )
+        what = f"Estimate: {self.workload.phase}, {place}, {self.layout.short()}"
+        return f"{what}:\n  {', '.join(figures)}"
 
     @property
     def interval(self) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardcost import resolve
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
@@ -15,17 +16,19 @@ from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE
 from shardcost.program.assemble import Program, program_of
+from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 
 
 def estimate(
-    model: Model | str,
-    cluster: Cluster | Machine | str,
+    model: GivenModel,
+    cluster: GivenCluster | Machine,
     layout: Layout,
     workload: Workload,
     *,
-    software: Software | str | None = None,
+    software: GivenSoftware | None = None,
+    network: GivenNetwork = None,
 ) -> Estimate:
     """Return what a model costs under a layout on a cluster.
 
@@ -36,16 +39,19 @@ def estimate(
     True
 
     Args:
-        model: A `Model` or the name of one in the catalog.
-        cluster: A `Cluster`, joined by a network if the layout spans nodes, the name of one, or a
-            `Machine` with constants of its own.
+        model: A `Model`, the name or Hugging Face id of one in the catalog, or a file: a
+            ``config.json``, the folder that holds it, or a ``.toml`` in the catalog's form.
+        cluster: A `Cluster`, the name of one (``tpu_v5p:4x4x8`` names a slice of a torus), a
+            hardware file or calibrated profile, or a `Machine` with constants of its own.
         layout: Degrees may be arrays that broadcast: one call prices them all.
         workload: `Train`, `Prefill` or `Decode`.
-        software: The framework or engine; Megatron Core or TensorRT-LLM if none is named.
+        software: The framework or engine, by name or file; Megatron Core or TensorRT-LLM if none
+            is named.
+        network: What joins the nodes, by name or file, if the layout spans several and the cluster
+            does not say.
     """
-    model = Model.named(model) if isinstance(model, str) else model
-    cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
-    _check_kinds(model, cluster, layout, workload)
+    model, cluster = resolve.model(model), resolve.cluster(cluster, network)
+    _check_kinds(layout, workload)
     runs = software_of(software, workload)
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
@@ -86,24 +92,15 @@ def ledger_of(
     return Ledger.of(program, prices, known)
 
 
-def software_of(given: Software | str | None, workload: Workload) -> Software:
+def software_of(given: GivenSoftware | None, workload: Workload) -> Software:
     """Return a software, the usual one for the workload if none is given."""
-    if not isinstance(given, Software):
-        given = Software.named(given or DEFAULT_SOFTWARE[workload.phase])
-    return given.in_phase(workload.phase)
+    return resolve.software(given or DEFAULT_SOFTWARE[workload.phase]).in_phase(workload.phase)
 
 
-def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:
-    wanted: tuple[tuple[str, object, type | tuple[type, ...]], ...] = (
-        ("model", model, Model),
-        ("cluster", cluster, (Cluster, Machine)),
-        ("layout", layout, Layout),
-        ("workload", workload, Workload),
-    )
-    for name, given, kind in wanted:
+def _check_kinds(layout: object, workload: object) -> None:
+    for name, given, kind in (("layout", layout, Layout), ("workload", workload, Workload)):
         if not isinstance(given, kind):
-            wanted_name = kind.__name__ if isinstance(kind, type) else kind[0].__name__
-            raise BadTypeError(name, given, f"a {wanted_name}")
+            raise BadTypeError(name, given, f"a {kind.__name__}")
 
 
 def _has_arrays(program: Program) -> bool:

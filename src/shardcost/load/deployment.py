@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from shardcost import resolve
 from shardcost.arrays import largest
 from shardcost.errors import BadValueError
+from shardcost.layout import Layout
 from shardcost.load.engine import Engine
-from shardcost.machine import machine_of
+from shardcost.machine import Machine, machine_of
+from shardcost.options import DEFAULT_SOFTWARE
+from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,34 @@ class Deployment:
     serving: Pool
     """What decodes, and prefills too unless `prefill` is given."""
     prefill: Pool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: GivenModel,
+        cluster: GivenCluster | Machine,
+        layout: Layout,
+        *,
+        software: GivenSoftware | None = None,
+        network: GivenNetwork = None,
+        workers: int = 1,
+    ) -> Deployment:
+        """Return workers that are alike and do both, of what may be named as for `estimate`.
+
+        >>> Deployment.of("Qwen/Qwen3-8B", "h100_sxm", Layout(tp=2), workers=4).gpus
+        8
+
+        Args:
+            model: What is served.
+            cluster: Where.
+            layout: Of one worker.
+            software: The engine; TensorRT-LLM if none is named.
+            network: What joins the nodes.
+            workers: How many there are.
+        """
+        runs = resolve.software(software or DEFAULT_SOFTWARE["decode"]).in_phase("decode")
+        place = resolve.cluster(cluster, network)
+        return cls(Pool(Engine(resolve.model(model), place, layout, runs), workers))
 
     @property
     def pools(self) -> tuple[Pool, ...]:

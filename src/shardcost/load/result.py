@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import isfinite
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from shardcost.display import Displayed
 from shardcost.load.deployment import Deployment
 from shardcost.load.requests import Floats, Ints, Requests
+from shardcost.machine import machine_of
+from shardcost.units import format_time, format_tokens
 
 PERCENTILES: Final = (50, 90, 99)
 TTFT_PARTS: Final = ("front end", "queue", "prefill", "KV transfer")
@@ -50,6 +54,9 @@ class Limits:
     """Of the requests, how many in a hundred must keep the limits for a load to be held."""
 
 
+_NO_LIMITS: Final = Limits()
+
+
 class Moment(NamedTuple):
     """One or more steps of a worker that are alike."""
 
@@ -67,8 +74,8 @@ class Moment(NamedTuple):
     """Of the blocks of the KV cache that are in use."""
 
 
-@dataclass(frozen=True, eq=False)
-class Load:
+@dataclass(frozen=True, eq=False, repr=False)
+class Load(Displayed):
     """A deployment under load, request by request."""
 
     deployment: Deployment
@@ -96,8 +103,24 @@ class Load:
     """Seconds that requests waited, by what for: KV room, sequences, tokens of a step."""
     mean_running: float
     mean_waiting: float
-    moments: Sequence[Moment] = field(repr=False, default=())
+    moments: Sequence[Moment] = ()
     """The steps, those alike together; thinned where there are many."""
+    limits: Limits = _NO_LIMITS
+    """What its latencies are held against where it is shown."""
+
+    def __repr__(self) -> str:
+        """Return what was served how fast, in two lines."""
+        engine = self.deployment.serving.engine
+        gpus = f"{self.deployment.gpus} x {machine_of(engine.cluster).cluster.name}"
+        place = f"{engine.model.name} on {gpus}, {engine.software.name}"
+        served = f"{len(self.served):,} requests at {self.requests_per_s:.3g}/s"
+        each = f"{format_tokens(self.tokens_per_s_per_gpu)} tokens/s/GPU"
+        times = ", ".join(
+            f"{name} {format_time(latency.p50)} (p99 {format_time(latency.p99)})"
+            for name, latency in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
+            if isfinite(latency.mean)
+        )
+        return f"Load: {place}, {served}, {each}:\n  {times or 'nothing served'}"
 
     @property
     def ttft_s(self) -> Distribution:

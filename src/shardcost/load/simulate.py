@@ -12,6 +12,7 @@ Events are arrivals and ends of steps. What a step takes comes from `StepTimes`,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import numpy as np
 from shardcost.errors import BadValueError
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests, Stream
-from shardcost.load.result import TTFT_PARTS, Load
+from shardcost.load.result import TTFT_PARTS, Limits, Load
 from shardcost.load.steps import StepTimes
 from shardcost.load.worker import GAP_BINS, KVRoom, Request, Worker
 
@@ -30,16 +31,22 @@ Progress = Callable[[int, int], None]
 
 
 def simulate(
-    deployment: Deployment, requests: Requests, *, progress: Progress | None = None
+    deployment: Deployment,
+    requests: Requests,
+    *,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
 ) -> Load:
     """Return latencies and throughput of requests at a deployment.
 
     Args:
         deployment: What serves them.
         requests: When they come and how long they are.
+        limits: Of latency, which the result is held against where it is shown.
         progress: Called now and then with the requests that have ended, and all.
     """
-    return _Simulation(deployment, requests, requests.stream()).run(progress)
+    load = _Simulation(deployment, requests, requests.stream()).run(progress)
+    return load if limits is None else replace(load, limits=limits)
 
 
 class _Simulation:

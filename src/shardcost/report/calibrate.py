@@ -23,7 +23,7 @@ _WIDE_PCT: Final = 900
 
 def as_data(
     name: str,
-    target: str,
+    target: str | None,
     readings: Sequence[Reading],
     gathered: Gathered,
     results: Sequence[Calibrated],
@@ -94,7 +94,7 @@ def as_text(
             rows.append(("  formula alone", "", pair(result.before), *map(pair, alone)))
     lines += [table(head, rows, right="1234", narrowest=14), ""]
     for result in results:
-        lines += [*_about(result), ""]
+        lines += [*about(result), ""]
     for reason, count in gathered.passed_over.items():
         lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
     lines.append(paragraph(f"Profile: {target}. Every command takes it: --on {target}"))
@@ -122,7 +122,7 @@ def pair(errors: Stats) -> str:
     return f"{errors.median_pct:.1f} / {errors.p90_pct:.1f}"
 
 
-def _about(result: Calibrated) -> list[str]:
+def about(result: Calibrated) -> list[str]:
     """Return what became of the constants, and what to measure next."""
     known = [one for one in result.constants if one.measured]
     said = [f"{_what(result)} started from {result.started_from}."]

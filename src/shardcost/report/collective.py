@@ -79,7 +79,7 @@ def as_text(
     """
     sections = [
         heading(paragraph(title(result, exact_bytes(result.size_bytes)), "  ")),
-        table(("figure", "value", "meaning"), _figures(result), right="1"),
+        table(("figure", "value", "meaning"), figures(result), right="1"),
     ]
     if result.group.ranks > 1:
         sections += [] if sweep is None else [_curve(result, sweep)]
@@ -332,7 +332,7 @@ def notes(result: CollectiveTime) -> list[str]:
     return [*result.notes, *whose, *([_FASTER_THAN_A_RING] if beyond else [])]
 
 
-def _figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
+def figures(result: CollectiveTime) -> list[tuple[str, str, str]]:
     """Return the rows of the first table: each figure with its unit and what it means."""
     if result.group.ranks == 1:
         return [("time", format_time(result.time_s), "per call")]

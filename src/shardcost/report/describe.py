@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from shardcost import catalog
 from shardcost.cluster import Cluster, Network, Source
 from shardcost.machine import Machine
 from shardcost.machine.provenance import provenance_of
@@ -68,6 +69,7 @@ def model_as_data(model: Model) -> dict[str, Any]:
         **as_data(model),
         **attributes(model, "num_layers parameters active_parameters allreduces_per_layer"),
         **attributes(model, "cache_elements_per_token mtp_parameters"),
+        "hugging_face": _ids(model),
     }
 
 
@@ -92,8 +94,10 @@ def model_as_text(model: Model) -> str:
         ("all-reduces per layer", f"{model.allreduces_per_layer}", f"forward, {split}"),
     ]
     layers = [(f"{block.count}", _mixers(block), _feed_forward(block)) for block in model.blocks]
+    ids = _ids(model)
     remarks = [
         *(f"Note: {caveat}" for caveat in model.caveats),
+        *([f"On Hugging Face: {', '.join(ids)}"] if ids else []),
         f"Source: {model.source}",
     ]
     return "\n\n".join(
@@ -104,6 +108,11 @@ def model_as_text(model: Model) -> str:
             paragraphs(remarks),
         ]
     )
+
+
+def _ids(model: Model) -> list[str]:
+    """Return a model's ids on Hugging Face, where it is one of the catalog."""
+    return catalog.hugging_face(model.name) if model.name in catalog.names("models") else []
 
 
 def cluster_as_data(cluster: Cluster) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def as_text(result: DispatchTime, *, explain: bool = False) -> str:
     """
     sections = [
         heading(paragraph(title(result), "  ")),
-        table(("figure", "value", "meaning"), _figures(result), right="1"),
+        table(("figure", "value", "meaning"), figures(result), right="1"),
     ]
     if result.group.ranks > 1:
         sections.append(_alternatives_table(result))
@@ -78,7 +78,7 @@ def as_data(result: DispatchTime) -> dict[str, Any]:
             ],
             "alternatives": [
                 attributes(each, "library kernel time_s inside_bytes network_bytes")
-                for each in _others(result)
+                for each in others(result)
             ],
             "notes": notes(result),
             "constants": {} if used is None else stated(used.constants),
@@ -92,7 +92,8 @@ def notes(result: DispatchTime) -> list[str]:
     return [_NOTHING_TO_SEND] if result.group.ranks == 1 else list(result.notes)
 
 
-def _others(result: DispatchTime) -> list[DispatchTime]:
+def others(result: DispatchTime) -> list[DispatchTime]:
+    """Return the other kernels that could run."""
     return alternatives(result) if result.group.ranks > 1 else []
 
 
@@ -102,7 +103,7 @@ def _interval_as_data(result: DispatchTime) -> dict[str, Any]:
     return interval.as_data(dispatch_interval_of(result))
 
 
-def _figures(result: DispatchTime) -> list[tuple[str, str, str]]:
+def figures(result: DispatchTime) -> list[tuple[str, str, str]]:
     """Return the rows of the first table: each figure with its unit and what it means."""
     if result.group.ranks == 1:
         return [("time", format_time(result.time_s), "per call")]
@@ -141,7 +142,7 @@ def _figures(result: DispatchTime) -> list[tuple[str, str, str]]:
 
 def _alternatives_table(result: DispatchTime) -> str:
     rows = [(result.library, result.kernel, format_time(result.time_s), "runs", "")]
-    for each in _others(result):
+    for each in others(result):
         ratio = float(each.time_s / result.time_s)
         compared = f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
         used = each.resolved

@@ -14,8 +14,7 @@ from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.estimate.explain import explanation
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import messages
-from shardcost.estimate.result import BUBBLE, COMMUNICATION, STRAGGLERS, Estimate
-from shardcost.estimate.result import HOST as HOST_PART
+from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import roofline
 from shardcost.estimate.why import figures, why
 from shardcost.memory.footprint import KINDS
@@ -32,8 +31,7 @@ from shardcost.report import estimate as text
 from shardcost.report.command import command_of, python_of
 from shardcost.report.estimate_data import ROOFLINE_CONVENTION, drawing_of
 from shardcost.report.markup import Markup, element, linked, scrolling, table
-from shardcost.report.pictures import COMPUTE, GROUPS, HOST, IDLE, Sketch, inline
-from shardcost.report.pictures import KINDS as COMPUTE_KINDS
+from shardcost.report.pictures import COMPUTE, PARTS, Sketch, inline
 from shardcost.report.text import name_of
 from shardcost.search.review import Review
 from shardcost.units import (
@@ -55,14 +53,6 @@ _PIXELS_PER_INCH: Final = (62, 96)
 """Least and most of pictures: where there is less room, they scroll in their boxes."""
 _WITHOUT_BREAKS: Final = 10**9
 _WIDEST_BAR: Final = 100
-_PART_COLOURS: Final = {
-    **COMPUTE_KINDS,
-    "optimizer": "#444444",
-    BUBBLE: IDLE,
-    STRAGGLERS: IDLE,
-    HOST_PART: HOST,
-    **{f"{group}{COMMUNICATION}": colour for group, colour in GROUPS.items()},
-}
 _RATES: Final = {
     "tokens/s": "tokens_per_s",
     "tokens/s/GPU": "tokens_per_s_per_gpu",
@@ -206,7 +196,7 @@ def _time(page: _Page) -> Iterator[str]:
 
 def _bars(part: text.PartOfTime, percent_per_s: float) -> Markup:
     """Return a bar of a part, and beside it what is hidden of its communication."""
-    colour = _PART_COLOURS.get(part.key, COMPUTE)
+    colour = PARTS.get(part.key, COMPUTE)
     shown = percent_per_s * max(0.0, part.seconds)
     hidden = percent_per_s * part.hidden_s
     solid = element("span", class_="bar", style=f"width:{shown:.2f}%;background:{colour}")

@@ -140,15 +140,20 @@ def distributions(load: Load) -> dict[str, Distribution]:
 def _latencies(load: Load, limits: Limits, intervals: Mapping[str, tuple[float, float]]) -> str:
     rows = []
     for name, figures in distributions(load).items():
-        words = []
-        limit = getattr(limits, f"{name}_s", None)
-        if limit is not None:
-            kept = load.good(Limits(**{f"{name}_s": limit}))
-            words.append(f"at most {seconds(limit)}: kept by {format_percent(kept)}")
+        words = [kept(load, limits, name)]
         if name in intervals:
             words.append(f"mean {interval.ends(*intervals[name])} (90 %)")
-        rows.append((NAMES[name], *map(seconds, figures), "; ".join(words)))
+        rows.append((NAMES[name], *map(seconds, figures), "; ".join(filter(None, words))))
     return table((*HEAD, ""), rows, right="1234")
+
+
+def kept(load: Load, limits: Limits, name: str) -> str:
+    """Return how many requests keep the limit on a latency; nothing where it has none."""
+    limit = getattr(limits, f"{name}_s", None)
+    if limit is None:
+        return ""
+    share = load.good(Limits(**{f"{name}_s": limit}))
+    return f"at most {seconds(limit)}: kept by {format_percent(share)}"
 
 
 def lines(

@@ -17,6 +17,8 @@ from warnings import catch_warnings, filterwarnings
 from xml.etree import ElementTree as ET
 
 from shardcost.errors import BadValueError, MissingExtraError
+from shardcost.estimate.result import BUBBLE, COMMUNICATION, STRAGGLERS
+from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.files import write_whole
 from shardcost.report.markup import Markup, visible
 
@@ -59,6 +61,15 @@ MEMORY: Final = {
 }
 HOST: Final = GREY
 IDLE: Final = "#bbbbbb"
+PARTS: Final = {
+    **KINDS,
+    "optimizer": "#444444",
+    BUBBLE: IDLE,
+    STRAGGLERS: IDLE,
+    HOST_PART: HOST,
+    **{f"{group}{COMMUNICATION}": colour for group, colour in GROUPS.items()},
+}
+"""Of the parts of a step's time; `COMPUTE` for any other."""
 SLOT: Final = "#f0f0f0"
 """Behind an infeasible value."""
 HATCH: Final = "////"
@@ -71,6 +82,9 @@ _STYLE: Final[dict[Any, Any]] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_DPI: Final = 150
+_NOTEBOOK_DPI: Final = 100
+"""Of a picture that is shown in a column of text."""
 _NOT_XML: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 """Characters that may stand in a name but not in an SVG file."""
 
@@ -142,22 +156,40 @@ def check_name(file: Path) -> None:
 
 def drawn(sketch: Sketch, kind: str) -> bytes:
     """Return a picture as the content of a file, ``png`` or ``svg``."""
+    content = _saved(figure_of(sketch), kind)
+    return _NOT_XML.sub(b"?", content) if kind == "svg" else content
+
+
+def figure_of(sketch: Sketch) -> Figure:
+    """Return a picture, drawn; a notebook shows it even where pyplot was never imported."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
     except ImportError:
         raise MissingExtraError("a plot", "matplotlib", "plot") from None
-    with mpl.rc_context(_STYLE), catch_warnings():
-        # A name may be in letters that the font lacks; the reader of an SVG has a font with them.
-        filterwarnings("ignore", message="Glyph .* missing from")
-        figure = Figure(figsize=sketch.inches, layout="constrained")
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            return _saved(self, "png", _NOTEBOOK_DPI)
+
+    with mpl.rc_context(_STYLE):
+        figure = Picture(figsize=sketch.inches, layout="constrained")
         if sketch.title:
             title = visible(sketch.title)
             figure.suptitle(title, x=0.01, ha="left", fontsize=sketch.title_size)
         sketch.fill(figure)
+    return figure
+
+
+def _saved(figure: Figure, kind: str, dpi: int = _DPI) -> bytes:
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE), catch_warnings():
+        # A name may be in letters that the font lacks; the reader of an SVG has a font with them.
+        filterwarnings("ignore", message="Glyph .* missing from")
         content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
-        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
-    return _NOT_XML.sub(b"?", content.getvalue()) if kind == "svg" else content.getvalue()
+        figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
+    return content.getvalue()
 
 
 # Pictures inside a page. matplotlib names the parts of every picture alike: ids that nothing refers

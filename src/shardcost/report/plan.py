@@ -55,7 +55,7 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False, notes: b
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
     answers = _answers(plan)
     while len(answers) + _FEWEST_REASONS + 2 > room and plan.crossovers[_FEWEST_CROSSOVERS:]:
-        plan = plan._replace(crossovers=_most_telling(plan.crossovers)[:-1])
+        plan = replace(plan, crossovers=_most_telling(plan.crossovers)[:-1])
         answers = _answers(plan)
     most = min(_MOST_REASONS, max(_FEWEST_REASONS, room - len(answers) - 2))
     lines = list(counted(plan.found.rejected, most))
@@ -95,7 +95,7 @@ def in_words(candidate: Candidate) -> str:
     """Return a layout in one line: degrees, sizes and the choices that are not the default."""
     layout, work = candidate.layout, candidate.workload
     batch = f"micro-batch {layout.micro_batch}" if isinstance(work, Train) else ""
-    return ", ".join(filter(None, (degrees(candidate), batch, *_choices(candidate).values())))
+    return ", ".join(filter(None, (degrees(candidate), batch, *choices_of(candidate).values())))
 
 
 def title(result: Found) -> str:
@@ -113,6 +113,13 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _heading(plan: Plan) -> str:
+    wanted, found = about(plan)
+    first = heading(paragraph(title(plan.found), "  "))
+    return "\n  ".join((first, paragraph(wanted, "  "), found))
+
+
+def about(plan: Plan) -> tuple[str, str]:
+    """Return what was asked of the search, and how many layouts it found how fast."""
     result = plan.found
     question = result.questions[0]
     work, batches = sizes(question.workload), tuple(question.space.batch or ())
@@ -121,9 +128,7 @@ def _heading(plan: Plan) -> str:
     wanted = f"{question.software.name}, {work}, {question.workload.formats_text}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
-    first = heading(paragraph(title(result), "  "))
-    second = paragraph(f"{wanted} {question.objective.aim.unit}", "  ")
-    return "\n  ".join((first, second, f"{counted}; {speed}"))
+    return f"{wanted} {question.objective.aim.unit}", f"{counted}; {speed}"
 
 
 class _Column(NamedTuple):
@@ -136,7 +141,7 @@ class _Column(NamedTuple):
     """Above 0 where others say the same; where the terminal is narrow, the highest goes first."""
 
 
-def _columns(plan: Plan) -> Iterator[_Column]:
+def columns_of(plan: Plan) -> Iterator[_Column]:
     """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
     questions = plan.found.questions
     if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
@@ -209,11 +214,11 @@ def _table(
     plan: Plan, candidates: Sequence[Candidate], *, numbered: bool = False
 ) -> tuple[str, str]:
     """Return candidates as a table, and in words the choices that they share."""
-    chosen = [_choices(each, plan.found.questions) for each in candidates]
+    chosen = [choices_of(each, plan.found.questions) for each in candidates]
     common = [word for word in chosen[0].values() if all(word in each.values() for each in chosen)]
     common = common if len(chosen) > 1 else []
     own = [", ".join(word for word in each.values() if word not in common) for each in chosen]
-    columns = list(_columns(plan))
+    columns = list(columns_of(plan))
     if numbered:
         ranks = {id(each): str(rank) for rank, each in enumerate(candidates, 1)}
         columns.insert(0, _Column("", lambda one: ranks[id(one)], right=False))
@@ -249,7 +254,7 @@ def degrees(candidate: Candidate) -> str:
     return replace(candidate.layout, virtual_stages=1).short()
 
 
-def _choices(candidate: Candidate, questions: Sequence[Question] = ()) -> dict[str, str]:
+def choices_of(candidate: Candidate, questions: Sequence[Question] = ()) -> dict[str, str]:
     """Return, by axis, the choices that are not the default, in words."""
     layout, own = candidate.layout, candidate.question
     choices: dict[str, str] = {}
@@ -279,29 +284,33 @@ def _overlap(candidate: Candidate) -> dict[str, str]:
     return choices
 
 
-def _answers(plan: Plan) -> list[str]:
-    """Return the lines on the best: what bounds it, who comes next, what would change it."""
+def answers_of(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the lines on the best: what bounds it, who comes next, what would change it."""
     best = plan.best[0].estimate
     known = interval_of(best)
-    ends = f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
-    said = [labelled("time", _bounds(best)), labelled("interval", ends)]
+    yield "time", _bounds(best)
+    yield "interval", f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
     run = plan.run_of(plan.best[0])
     if run is not None:
-        said += [labelled(label, text) for label, text in lines_of_run(run)]
+        yield from lines_of_run(run)
     if plan.losses:
-        said.append(labelled("runner-up", _runner_up(plan)))
+        yield "runner-up", _runner_up(plan)
     if plan.gains:
         gains = [
             f"{gain.what} {gain.faster_pct:.1f} %{'' if number else ' faster'}"
             + (f" ({gain.note})" if gain.note else "")
             for number, gain in enumerate(plan.gains)
         ]
-        said.append(labelled("+10 %", ", ".join(gains)))
+        yield "+10 %", ", ".join(gains)
     for number, each in enumerate(_most_telling(plan.crossovers)):
-        said.append(labelled("" if number else "axes", _with_curve(each)))
+        yield "" if number else "axes", _with_curve(each)
     if plan.stability is not None and plan.stability.layouts > 1:
-        said.append(labelled("stability", _steady(plan.stability)))
-    return [line for each in said for line in each.splitlines()]
+        yield "stability", _steady(plan.stability)
+
+
+def _answers(plan: Plan) -> list[str]:
+    """Return the same as lines of a terminal."""
+    return [line for pair in answers_of(plan) for line in labelled(*pair).splitlines()]
 
 
 def _with_curve(crossover: Crossover) -> str:

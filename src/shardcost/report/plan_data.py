@@ -27,7 +27,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 for reason, count in result.rejected.items()
             ],
             "best": [_candidate_as_data(plan, each) for each in plan.best],
-            "front": [_short_as_data(plan, each) for each in result.front],
+            "front": [short_as_data(plan, each) for each in result.front],
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
             "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
@@ -44,7 +44,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 "capacity_bytes": capacity(smallest),
             },
             "relaxations": [
-                {"words": each.words, **_short_as_data(plan, each.candidate)}
+                {"words": each.words, **short_as_data(plan, each.candidate)}
                 for each in plan.relaxations
             ],
             "notes": list(plan.caveats),
@@ -55,7 +55,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
     run = plan.run_of(each)
-    return _short_as_data(plan, each) | {
+    return short_as_data(plan, each) | {
         **({} if run is None else {"run": run_figures(run)}),
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu tflops_per_gpu hardware_tflops_per_gpu"),
@@ -65,7 +65,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     }
 
 
-def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
+def short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     """Return a candidate without what only a whole estimate knows."""
     network, work = each.question.cluster.network, each.workload
     data = {

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardcost.display import Displayed
 from shardcost.errors import Reason
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
+from shardcost.resolve import caveats_of
 from shardcost.search.objectives import Figures, Objective, Price
 from shardcost.search.parts import Columns, Part
 from shardcost.search.question import Question
@@ -20,8 +22,11 @@ from shardcost.software import Software
 from shardcost.units import format_bytes, format_time
 from shardcost.workload import Workload
 
+if TYPE_CHECKING:
+    from shardcost.search.plan import Plan
+
 _SHOWN = 5
-"""Of the best, in a notebook."""
+"""Of the best, in a plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +101,9 @@ class Candidate:
         return estimate(*place, self.workload, software=self.software)
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What a search has found."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Found(Displayed):
+    """What a search has found; in a notebook, the screen of `plan`."""
 
     questions: tuple[Question, ...]
     considered: int
@@ -122,9 +127,29 @@ class Found:
     """Tasks whose results an earlier run of the same search had left behind."""
 
     def __repr__(self) -> str:
-        """Return the counts and the best layouts in a few lines."""
-        counts = f"{self.feasible:,} of {self.considered:,} layouts feasible"
-        return "\n  ".join((f"Found: {counts}", *map(repr, self.best[:_SHOWN])))
+        """Return the counts and the best layout in two lines."""
+        counts = f"Found: {self.feasible:,} of {self.considered:,} layouts feasible"
+        return f"{counts}; best:\n  {self.best[0]!r}" if self.best else counts
+
+    def plan(self, top: int = _SHOWN) -> Plan:
+        """Return what was found with the answers to what one asks next.
+
+        Why others lost, what more of a resource would bring, where an axis stops to pay, how sure
+        the order is, and, where nothing is feasible, what would be.
+
+        Args:
+            top: How many of the best to show.
+        """
+        from shardcost.search.plan import Plan
+
+        models = dict.fromkeys(each.model for each in self.questions)
+        caveats = [caveat for model in models for caveat in caveats_of(model)]
+        return Plan.of(self, top=top, price=self.price, caveats=caveats)
+
+    @cached_property
+    def shown(self) -> Plan:
+        """The plan that a notebook shows, made once."""
+        return self.plan()
 
     @property
     def price(self) -> Price | None:

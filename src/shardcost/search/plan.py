@@ -8,10 +8,11 @@ have to give where nothing is feasible have modules of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
+from shardcost.display import Displayed
 from shardcost.goodput.run import Target, TrainingRun, training_run
 from shardcost.options import AXES
 from shardcost.search.found import Candidate, Found
@@ -20,7 +21,7 @@ from shardcost.search.relaxations import Relaxation, relaxations
 from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
-from shardcost.units import format_percentage
+from shardcost.units import format_bytes, format_percentage, format_time
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
@@ -142,7 +143,8 @@ def _said(value: Any) -> str:
     return "all" if value is None else str(value)
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Displayed):
     """What a search found, and the answers to what one asks next."""
 
     found: Found
@@ -172,14 +174,28 @@ class Plan(NamedTuple):
         """Return what a search found with the answers to it."""
         plan = cls(found, top, price, tuple(caveats), target=target)
         if not found.best:
-            return plan._replace(relaxations=relaxations(found.questions, found))
+            return replace(plan, relaxations=relaxations(found.questions, found))
         first, *others = found.best
-        return plan._replace(
+        return replace(
+            plan,
             losses=losses(first, others[0]) if others else (),
             gains=sensitivity(first, beyond=found.beyond),
             crossovers=crossovers(found),
             stability=stability(replace(found, best=found.best[:PRICED]), shown=min(top, PRICED)),
         )
+
+    def __repr__(self) -> str:
+        """Return the best layout, its interval and how sure it is to be the best."""
+        found = self.found
+        counts = f"{found.feasible:,} of {found.considered:,} layouts feasible"
+        if not found.best:
+            return f"Plan: {counts}"
+        first = found.best[0]
+        ends = " to ".join(map(format_time, first.estimate.interval[:2]))
+        sure = self.stability and f", stays first in {self.stability.first_stays_pct:.0f} %"
+        best = f"{first.layout.short()}, {format_time(first.time_s)} (90 % interval {ends})"
+        memory = f"{format_bytes(first.memory_bytes)}{sure or ''}"
+        return f"Plan: {counts}; best:\n  {best}, {memory}"
 
     @property
     def best(self) -> tuple[Candidate, ...]:

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from shardcost import resolve
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.step import software_of
-from shardcost.model import Model
+from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.scalars import whole_number
 from shardcost.search.engines import Engine, engine_of, here
 from shardcost.search.found import Found
@@ -23,7 +24,6 @@ from shardcost.search.question import Question
 from shardcost.search.space import Space
 from shardcost.search.store import Store
 from shardcost.search.tasks import Task, Want, tasks_of
-from shardcost.software import Software
 from shardcost.workload import Workload
 
 Progress = Callable[[int, int], None]
@@ -33,16 +33,17 @@ _TOLD_EVERY_S: Final = 0.1
 
 
 def search(
-    model: Model | str | Sequence[Model | str],
-    cluster: Cluster | str | Sequence[Cluster | str],
+    model: GivenModel | Sequence[GivenModel],
+    cluster: GivenCluster | Sequence[GivenCluster],
     workload: Workload,
     *,
+    network: GivenNetwork | Sequence[GivenNetwork] = None,
     space: Space | Mapping[str, Any] | None = None,
     constraints: Constraints | Mapping[str, Any] | None = None,
     objective: Objective | str = "time",
     price_per_gpu_hour: Price | None = None,
-    software: Software | str | None = None,
-    top: int = 10,
+    software: GivenSoftware | None = None,
+    top: int = 20,
     backend: str = "numpy",
     engine: str = "local",
     jobs: int = 1,
@@ -59,9 +60,11 @@ def search(
     8
 
     Args:
-        model: A `Model` or the name of one in the catalog; several make an axis.
-        cluster: A `Cluster` or the name of one; several make an axis.
+        model: A `Model`, the name or Hugging Face id of one, or a file, as for `estimate`; several
+            make an axis.
+        cluster: A `Cluster`, the name of one, a hardware file or profile; several make an axis.
         workload: `Train`, `Prefill` or `Decode`.
+        network: What joins the nodes of every cluster, by name or file; several make an axis.
         space: Values by axis; an axis that is left out is free.
         constraints: Limits by name.
         objective: What is to be small, see `OBJECTIVES`.
@@ -86,6 +89,7 @@ def search(
         model,
         cluster,
         workload,
+        network=network,
         space=Space.of(space),
         constraints=limits,
         objective=Objective.of(objective, price_per_gpu_hour),
@@ -144,23 +148,28 @@ def _ran(
 
 
 def questions_of(
-    model: Model | str | Sequence[Model | str],
-    cluster: Cluster | str | Sequence[Cluster | str],
+    model: GivenModel | Sequence[GivenModel],
+    cluster: GivenCluster | Sequence[GivenCluster],
     workload: Workload,
     *,
     space: Space,
-    software: Software | str | None = None,
+    network: GivenNetwork | Sequence[GivenNetwork] = None,
+    software: GivenSoftware | None = None,
     **rest: Any,
 ) -> tuple[Question, ...]:
     """Return one question for each model on each cluster; on a torus, on each slice of it."""
     if not isinstance(workload, Workload):
         raise BadTypeError("workload", workload, "a Workload")
     runs = software_of(software, workload)
-    clusters = _several("cluster", cluster, Cluster)
-    places = [place for each in clusters for place in _slices(each, space)]
+    places = [
+        place
+        for each in _several("cluster", cluster)
+        for net in _several("network", network)
+        for place in _slices(resolve.cluster(each, net), space)
+    ]
     questions: list[Question] = []
     first = 0
-    for each in _several("model", model, Model):
+    for each in map(resolve.model, _several("model", model)):
         work = workload.in_formats_of(each, narrow_cache=runs.narrow_cache)
         for where, part in places:
             question = Question(
@@ -181,6 +190,8 @@ def questions_of(
 
 def _slices(cluster: Cluster, space: Space) -> list[tuple[Cluster, Space]]:
     """Return where to look: on a torus, every number of devices on the slice that has as many."""
+    if not isinstance(cluster, Cluster):
+        raise BadTypeError("cluster", cluster, "a Cluster, the name of one or a file")
     if cluster.tiers[-1].kind != "torus" or space.gpus is None:
         return [(cluster, space)]
     counts: dict[tuple[int, ...], list[int]] = {}
@@ -191,14 +202,10 @@ def _slices(cluster: Cluster, space: Space) -> list[tuple[Cluster, Space]]:
     ]
 
 
-def _several(name: str, given: Any, kind: Any) -> list[Any]:
+def _several(name: str, given: Any) -> list[Any]:
     """Return one thing or several, named or not, as a list of them."""
-    many = isinstance(given, Iterable) and not isinstance(given, str)
-    values = list(given) if many else [given]
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    values = list(given) if several else [given]
     if not values:
         raise BadValueError(name, given, "at least one")
-    nouns = [kind.named(value) if isinstance(value, str) else value for value in values]
-    for noun in nouns:
-        if not isinstance(noun, kind):
-            raise BadTypeError(name, noun, f"a {kind.__name__} or the name of one")
-    return nouns
+    return values
