@@ -256,7 +256,7 @@ BAD = {
     ),
     "adapters of another kind": ([*SMALL, "--adapters"], "--adapters is for --train"),
     "vary without values": ([*SMALL, "--vary", "tp"], "a name and values, like tp=1,2,4,8"),
-    "vary with a gap": ([*SMALL, "--vary", "tp=1,,2"], "without empty values"),
+    "vary with a gap": ([*SMALL, "--vary", "tp=1,,2"], "none of them empty"),
     "vary of what is not": ([*SMALL, "--vary", "colour=1"], "unknown name in --vary 'colour'"),
     "vary of another kind": ([*SMALL, "--vary", "prompt-tokens=1"], "unknown name in --vary"),
     "vary in words": ([*SMALL, "--vary", "tp=one"], "--tp must be a whole number, got 'one'"),

@@ -257,8 +257,13 @@ def print_report(
 
 def say_drawn(file: str | None) -> None:
     """Print where a picture is, if one was drawn."""
+    say_written("Plot", file)
+
+
+def say_written(what: str, file: str | None) -> None:
+    """Print which file was written, if one was."""
     if file is not None:
-        print(f"Plot: {file}")
+        print(f"{what}: {file}")
 
 
 def print_json(data: Any) -> None:

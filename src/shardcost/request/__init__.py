@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
     from shardcost.collectives.library_time import CollectiveTime
     from shardcost.estimate.result import Estimate
-    from shardcost.estimate.scaling import Scaling
+    from shardcost.estimate.scaling import Grid, Scaling
     from shardcost.formats.request_traces import RequestTrace
     from shardcost.layout import Layout
     from shardcost.model import Model
@@ -223,6 +223,29 @@ def scaling_of(given: Given, finder: Finder, name: str, chosen: Sequence[Any]) -
     return Scaling(name, tuple(rows), given["phase"])
 
 
+def grid_of(
+    given: Given, finder: Finder, down: tuple[str, Sequence[Any]], across: tuple[str, Sequence[Any]]
+) -> Grid:
+    """Return the estimate of every pair of values of two options, or why there is none.
+
+    Args:
+        given: Values of the other options.
+        finder: Where models and machines are found.
+        down: Name and values of the option whose values are rows.
+        across: Those of the option whose values are columns.
+    """
+    from shardcost.estimate.scaling import Grid
+
+    if down[0] == across[0]:
+        rule = f"two names; write --vary {down[0]}=A,B,… for all values of one"
+        raise BadValueError("--vary", down[0], rule)
+    lines = [
+        (str(value), scaling_of(_varying(given, down[0], value), finder, *across))
+        for value in down[1]
+    ]
+    return Grid(down[0], tuple(lines))
+
+
 def _varying(given: Given, name: str, value: Any) -> Given:
     """Return a request with another value of an option, or of a figure of the machine."""
     if name in options.ESTIMATE:
@@ -248,15 +271,13 @@ def varied_name(text: str, phase: str) -> str:
 
 
 def varied(text: str, phase: str) -> tuple[str, list[str]]:
-    """Return the name and the values of ``NAME=A,B,…``."""
+    """Return the name and the values of ``NAME=A,B,…``; numbers also as ``A..B`` by doubling."""
     match = re.fullmatch(r"([^=]+)=(.+)", text)
     if not match:
         raise BadValueError("--vary", text, "a name and values, like tp=1,2,4,8")
     name = varied_name(match[1], phase)
-    chosen = [value.strip() for value in match[2].split(",")]
-    if not all(chosen):
-        raise BadValueError("--vary", text, "without empty values, like tp=1,2,4,8")
-    return name, list(dict.fromkeys(chosen))
+    kind = options.ESTIMATE[name].kind if name in options.ESTIMATE else "word"
+    return name, values.varied(flag(name), match[2], kind)
 
 
 # --------------------------------------------------------------------------------- a search
