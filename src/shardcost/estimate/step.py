@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
-from shardcost.errors import BadTypeError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
@@ -13,7 +15,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE
+from shardcost.options import default_software
 from shardcost.program.assemble import Program, program_of
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
@@ -41,12 +43,13 @@ def estimate(
             `Machine` with constants of its own.
         layout: Degrees may be arrays that broadcast: one call prices them all.
         workload: `Train`, `Prefill` or `Decode`.
-        software: The framework or engine; Megatron Core or TensorRT-LLM if none is named.
+        software: The framework or engine; Megatron Core or TensorRT-LLM if none is named, or what
+            runs on devices of other vendors (`shardcost.options.default_software`).
     """
     model = Model.named(model) if isinstance(model, str) else model
     cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
     _check_kinds(model, cluster, layout, workload)
-    runs = software_of(software, workload)
+    runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
         _check_trained(machine_of(cluster).cluster.device, workload.dtype)
@@ -86,11 +89,26 @@ def ledger_of(
     return Ledger.of(program, prices, known)
 
 
-def software_of(given: Software | str | None, workload: Workload) -> Software:
-    """Return a software, the usual one for the workload if none is given."""
-    if not isinstance(given, Software):
-        given = Software.named(given or DEFAULT_SOFTWARE[workload.phase])
-    return given.in_phase(workload.phase)
+def software_of(
+    given: Software | str | None, workload: Workload, clusters: Iterable[Cluster | Machine] = ()
+) -> Software:
+    """Return a software, the usual one for the workload and the devices if none is given.
+
+    Raises:
+        BadValueError: It does not run this kind of workload: an engine does not train.
+    """
+    phase = workload.phase
+    if given is None:
+        nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
+        given = default_software(phase, {cluster.device.vendor for cluster in nouns})
+    software = given if isinstance(given, Software) else Software.named(given)
+    if not software.runs(phase):
+        what = "trains" if phase == "train" else "serves"
+        rule = (
+            f"one that {what}, such as {default_software(phase)} (`shardcost software` lists all)"
+        )
+        raise BadValueError("software", software.name, rule)
+    return software.in_phase(phase)
 
 
 def _check_kinds(model: object, cluster: object, layout: object, workload: object) -> None:

@@ -135,6 +135,10 @@ def layout_of(given: Given) -> Layout:
         for option in options.LAYOUT
         if given.get(option.name) is not None
     }
+    phase = given.get("phase")
+    for name, value in fields.items() if phase in options.PHASES else ():
+        if value != options.ESTIMATE[name].default:
+            _check_phase(options.ESTIMATE[name], str(phase))
     gpus = value_of(given, options.GPUS)
     if gpus is not None:
         fields["dp"] = _replicas(gpus, fields)
@@ -289,9 +293,10 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
 
     workload = _first_workload(given)
     name = given.get("software")
-    software = software_of(None if name is None else finder.software(name), workload)
     models = [finder.model(name) for name in several_of(given, options.MODEL)]
     clusters = clusters_of(given, finder)
+    named = None if name is None else finder.software(name)
+    software = software_of(named, workload, clusters)
     price = price_of(given, finder, clusters)
     return {
         "model": models,

@@ -155,8 +155,8 @@ def questions_of(
     """Return one question for each model on each cluster; on a torus, on each slice of it."""
     if not isinstance(workload, Workload):
         raise BadTypeError("workload", workload, "a Workload")
-    runs = software_of(software, workload)
     clusters = _several("cluster", cluster, Cluster)
+    runs = software_of(software, workload, clusters)
     places = [place for each in clusters for place in _slices(each, space)]
     questions: list[Question] = []
     first = 0
