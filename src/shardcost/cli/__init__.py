@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import shardcost
 from shardcost.cli.options import join_signed_values
@@ -33,11 +33,12 @@ COMMANDS: Final = {
     "inspect": "read a file (log, trace, topology, config) and say what it means",
     "calibrate": "a profile of your own cluster, from your own measurements",
     "serve": "the page: look at layouts in a browser",
+    "completion": "a script that completes commands, options and names in your shell",
 }
 """Each command with its one-line help; the module of the same name has the rest."""
 _LISTINGS: Final = ("models", "clusters", "software")
 """Commands that are objects of one module."""
-_MODES: Final = {("measure", "kernels"): "measure_kernels", ("measure", "collectives"): "measure"}
+MODES: Final = {("measure", "kernels"): "measure_kernels", ("measure", "collectives"): "measure"}
 """Commands of two words, with their module."""
 
 _HELP: Final = """\
@@ -95,13 +96,9 @@ def _run(words: list[str]) -> int:
         if words[0].startswith("-"):
             raise UsageError(f"{words[0]} is not an option; the command comes first, see --help")
         raise UnknownNameError("command", words[0], COMMANDS, "(see shardcost --help)")
-    listed = words[0] in _LISTINGS
-    mode = _MODES.get((words[0], words[1] if len(words) > 1 else ""))
-    name = mode or ("listing" if listed else words[0])
-    module = import_module(f"shardcost.cli.{name}")
-    command = getattr(module, words[0]) if listed else module
+    command, rest = command_of(words)
     try:
-        options = command.parser().parse_args(join_signed_values(words[1 + (mode is not None) :]))
+        options = command.parser().parse_args(join_signed_values(rest))
     except SystemExit as done:  # --help was printed
         return int(done.code or 0)
     scope: AbstractContextManager[None] = nullcontext()
@@ -112,3 +109,12 @@ def _run(words: list[str]) -> int:
     with scope:
         code: int = command.run(options)
     return code
+
+
+def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return what has the `parser` and `run` of a command, and the words after its name."""
+    listed = words[0] in _LISTINGS
+    mode = MODES.get((words[0], words[1] if len(words) > 1 else ""))
+    name = mode or ("listing" if listed else words[0])
+    module = import_module(f"shardcost.cli.{name}")
+    return getattr(module, words[0]) if listed else module, [*words[1 + (mode is not None) :]]

@@ -147,12 +147,9 @@ def _draw(result: Estimate, file: Path, picture: str) -> None:
 
 
 def _check_files(given: Namespace) -> None:
-    """Raise for an unknown picture, or a file of no known format."""
+    """Raise for an unknown picture, a file of no known format, or what would be left out."""
     if given.trace is not None:
-        if given.vary is not None:
-            raise UsageError("--trace and --vary exclude each other: it shows one layout")
-        if not given.trace.endswith((".json", ".json.gz")):
-            raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
+        _check_trace(given)
     if given.picture is not None:
         if given.plot is None:
             raise UsageError("--picture is for --plot FILE, which is missing")
@@ -166,6 +163,22 @@ def _check_files(given: Namespace) -> None:
         check_name(Path(given.plot))
     if given.csv is not None:
         _check_csv(given)
+    if given.why is not None:
+        _check_why(given)
+
+
+def _check_trace(given: Namespace) -> None:
+    if given.vary is not None:
+        raise UsageError("--trace and --vary exclude each other: it shows one layout")
+    if not given.trace.endswith((".json", ".json.gz")):
+        raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
+
+
+def _check_why(given: Namespace) -> None:
+    """Raise for what would be left out beside the explanation of one figure."""
+    for name in ("plot", "trace", "explain", "advise", "placement"):
+        if getattr(given, name):
+            raise UsageError(f"--why and --{name} exclude each other: it explains one figure")
 
 
 def _check_csv(given: Namespace) -> None:
