@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import run_json, run_text
+from running import run_error, run_json, run_text
 
 import shardcost
 from shardcost import Model, catalog, cli, tensor_parallel_allreduce_cost
@@ -68,6 +68,35 @@ def test_options_win_over_the_catalog(capsys: pytest.CaptureFixture[str]) -> Non
     words = ["--model", "llama3-70b", "--on", "h100_sxm", "--gpus", "8", "--num-layers", "1"]
     inputs = run_json(capsys, "allreduce", *words, "--bandwidth", "1GB/s")["inputs"]
     assert inputs["num_layers"]["from"] == inputs["bandwidth_gb_per_sec"]["from"] == "option"
+
+
+def test_allreduce_has_the_names_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"batch-size": "batch", "num-gpus": "gpus", "num-layers": "layers"}
+    words = [f"--{names.get(word[2:], word[2:])}" if word[:2] == "--" else word for word in FULL]
+    assert words != FULL
+    assert run_json(capsys, "allreduce", *words) == run_json(capsys, "allreduce", *FULL)
+    named = run_json(capsys, "allreduce", "--model", "llama3-70b", "--gpus", "8")
+    assert run_json(capsys, "allreduce", "llama3-70b", "--gpus", "8") == named
+    both = run_error(capsys, "allreduce", "llama3-70b", "--model", "llama3-8b", "--gpus", "8")
+    assert "MODEL and --model exclude each other" in both
+
+
+@pytest.mark.parametrize("gpus", ["1", "8"])
+def test_allreduce_is_explained_by_its_own_formulas(
+    capsys: pytest.CaptureFixture[str], gpus: str
+) -> None:
+    words = ["allreduce", "llama3-70b", "--on", "h100_sxm", "--gpus", gpus, "--explain"]
+    data = run_json(capsys, *words)
+    assert len(data["explanation"]) == 4
+    for each in data["explanation"]:
+        assert each["value"] == pytest.approx(data[each["figure"]], rel=1e-4)
+    sent = data["explanation"][1]
+    assert sent["formula"] == "2 x (n - 1) x message / n"
+    assert any("datasheet" in source for source in data["explanation"][3]["sources"])
+    text = run_text(capsys, *words)
+    assert max(len(line) for line in text.splitlines() if "http" not in line) <= 80
+    assert f"= 2 x ({gpus} - 1) x 64 MiB / {gpus}" in text
+    assert "explanation" not in run_json(capsys, *words[:-1])
 
 
 def test_groups_beyond_a_node_use_the_network(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,12 +28,14 @@ where the script goes:
   source <(shardcost completion zsh)                                     # in ~/.zshrc
   shardcost completion fish > ~/.config/fish/completions/shardcost.fish
 """
-_FOLDERS: Final = {
+_FOLDERS: Final[Mapping[str, catalog.Folder]] = {
     "model": "models", "on": "clusters", "prefill_on": "clusters", "network": "networks",
     "software": "software",
 }  # fmt: skip
 """Arguments that take a name of the catalog, with the folder that has it."""
-_LISTED: Final = {"models": ("models",), "clusters": ("clusters", "networks")}
+_LISTED: Final[Mapping[str, tuple[catalog.Folder, ...]]] = {
+    "models": ("models",), "clusters": ("clusters", "networks"), "software": ("software",),
+}  # fmt: skip
 """Commands that show one of the catalog, with its folders."""
 _FILES: Final = ("FILE", "FILE.csv", "DIR", "TABLE")
 """How files and folders are called in the help."""
@@ -104,7 +106,7 @@ def _words(command: str, action: argparse.Action) -> Iterator[str]:
     if name in _FOLDERS:
         yield from catalog.all_names(_FOLDERS[name])
     elif name == "name" and not action.option_strings:
-        for folder in _LISTED.get(command, (command,)):
+        for folder in _LISTED.get(command, ()):
             yield from catalog.all_names(folder)
     elif name == "collective" and command == "collective":
         from shardcost.collectives import COLLECTIVES
