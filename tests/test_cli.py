@@ -134,6 +134,34 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert "8 experts of 14,336, top 2" in run_text(capsys, "models", "Mixtral_8x7B")
 
 
+def test_a_part_of_several_names_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for part, least in (("llama3", 5), ("Qwen_3.5", 3)):
+        listed = [model["name"] for model in run_json(capsys, "models", part)["models"]]
+        folded = part.lower().replace("_", "")
+        assert len(listed) >= least
+        assert listed == [each for each in catalog.names("models") if folded in each]
+        text = run_text(capsys, "models", part)
+        assert text.count("\n") == len(listed) + 1
+    assert run_json(capsys, "models", "kimi-k2")["name"] == "kimi-k2"  # also part of another name
+    assert run_json(capsys, "models", "llama3.1-70b")["name"] == "llama3-70b"  # an alias
+    assert "did you mean llama3-8b" in run_error(capsys, "models", "lama3-8b")
+    assert "unknown model ''" in run_error(capsys, "models", "")
+
+
+def test_software(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = run_json(capsys, "software")["software"]
+    assert [software["name"] for software in listed] == catalog.names("software")
+    text = run_text(capsys, "software")
+    assert all(f"\n{name} " in text for name in catalog.names("software"))
+    assert max(map(len, text.splitlines())) <= 80
+    trains = run_json(capsys, "software", "megatron")["software"]
+    assert {each["name"] for each in trains} >= {"megatron_core", "megatron_rocm"}
+    assert run_json(capsys, "software", "vllm")["vendors"][:2] == ["nvidia", "amd"]
+    words = "estimate llama3-8b --on h100_sxm --decode --batch 1 --context-tokens 1".split()
+    said = run_error(capsys, *words, "--software", "tgi")
+    assert all(name in said for name in catalog.names("software"))
+
+
 def test_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     listed = run_json(capsys, "clusters")
     assert [cluster["name"] for cluster in listed["clusters"]] == catalog.names("clusters")

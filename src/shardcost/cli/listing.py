@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -32,8 +32,11 @@ class Listing(NamedTuple):
     noun: Callable[[str], Any]
     as_data: Callable[[Any], Any]
     as_text: Callable[[Any], str]
-    list_data: Callable[[], dict[str, Any]]
-    list_text: Callable[[], str]
+    list_data: Callable[[Sequence[str] | None], dict[str, Any]]
+    """Of those with some names, or of all."""
+    list_text: Callable[[Sequence[str] | None], str]
+    matching: Callable[[str], list[str]] = lambda _: []
+    """Names that a text is a part of, where that is more than one and not a name itself."""
     template: Callable[[str | None], str] | None = None
     """A file to begin with, of one or of none."""
 
@@ -57,19 +60,34 @@ class Listing(NamedTuple):
                 raise UsageError("--template and --json exclude each other: a file is TOML")
             print(self.template(given.name), end="")
             return 0
-        if given.name is None:
-            return options.print_report(given, self.list_data, self.list_text)
+        chosen = None if given.name is None else self.matching(given.name)
+        if given.name is None or chosen:
+            return options.print_report(
+                given, lambda: self.list_data(chosen), lambda: self.list_text(chosen)
+            )
         noun = self.noun(given.name)
         return options.print_report(given, lambda: self.as_data(noun), lambda: self.as_text(noun))
 
 
-def _models() -> list[Model]:
-    return [catalog.model_named(name) for name in catalog.all_names("models")]
+def _matching(folder: catalog.Folder) -> Callable[[str], list[str]]:
+    """Return what finds the names that a text is a part of, but for a text that is a name."""
+
+    def matching(text: str) -> list[str]:
+        names, part = catalog.all_names(folder), catalog.folded(text)
+        found = [name for name in names if part and part in catalog.folded(name)]
+        exact = any(catalog.folded(name) == part for name in found)
+        return [] if exact or len(found) == 1 else found
+
+    return matching
 
 
-def _model_table() -> str:
+def _models(chosen: Sequence[str] | None) -> list[Model]:
+    return [catalog.model_named(name) for name in chosen or catalog.all_names("models")]
+
+
+def _model_table(chosen: Sequence[str] | None) -> str:
     rows = []
-    for model in _models():
+    for model in _models(chosen):
         kinds = [part.kind for block in model.blocks for part in block.mixers]
         rows.append(
             (
@@ -88,33 +106,34 @@ def _model_table() -> str:
 models: Final = Listing(
     "models",
     "The models in the catalog, or one of them in full.",
-    "a model: show its shape, counts and source",
-    ("", "deepseek-v3", "--json"),
+    "a model: show its shape, counts and source; or a part of several names: list those",
+    ("", "deepseek-v3", "llama3", "--json"),
     options.model,
     describe.model_as_data,
     describe.model_as_text,
-    lambda: {"models": [describe.model_as_data(model) for model in _models()]},
+    lambda chosen: {"models": [describe.model_as_data(model) for model in _models(chosen)]},
     _model_table,
+    _matching("models"),
 )
 
 
-def _software() -> tuple[Software, ...]:
-    return tuple(catalog.software_named(name) for name in catalog.all_names("software"))
+def _software(chosen: Sequence[str] | None) -> tuple[Software, ...]:
+    return tuple(catalog.software_named(name) for name in chosen or catalog.all_names("software"))
 
 
-def _software_table() -> str:
+def _software_table(chosen: Sequence[str] | None) -> str:
     rows = [
         (
             software.name,
-            software.launch,
+            {("train",): "training", (): "any"}.get(software.phases, "serving"),
             software.library or "vendor's",
             "-" if software.fit is None else f"{software.fit.rows:,}",
             "-" if software.fit is None else f"{software.fit.median_pct:.1f} %",
             software.title,
         )
-        for software in _software()
+        for software in _software(chosen)
     ]
-    head = ("software", "launch", "collectives", "rows", "error", "what")
+    head = ("software", "for", "collectives", "rows", "error", "what")
     legend = "Rows: measurements behind the constants; error: the median on them."
     return f"{table(head, rows, right='34')}\n\n{legend}"
 
@@ -130,13 +149,14 @@ def _software_as_text(software: Software) -> str:
 software: Final = Listing(
     "software",
     "The frameworks and engines in the catalog, or one of them in full.",
-    "a name or file.toml: show its choices, constants",
-    ("", "vllm", "--json"),
+    "a name or file.toml: show its choices, constants; or a part of several names: list those",
+    ("", "vllm", "megatron", "--json"),
     options.software,
     describe.as_data,
     _software_as_text,
-    lambda: {"software": describe.as_data(_software())},
+    lambda chosen: {"software": describe.as_data(_software(chosen))},
     _software_table,
+    _matching("software"),
 )
 
 
@@ -164,7 +184,7 @@ def _networks() -> tuple[Network, ...]:
     return tuple(catalog.network_named(name) for name in catalog.all_names("networks"))
 
 
-def _cluster_tables() -> str:
+def _cluster_tables(_chosen: Sequence[str] | None) -> str:
     rows: list[tuple[str, ...]] = []
     for cluster in _clusters():
         device, tier = cluster.device, cluster.tiers[0]
@@ -198,10 +218,10 @@ clusters: Final = Listing(
         if isinstance(noun, Cluster)
         else describe.network_as_text(noun)
     ),
-    lambda: {
+    lambda _: {
         "clusters": describe.as_data(_clusters()),
         "networks": describe.as_data(_networks()),
     },
     _cluster_tables,
-    lambda name: template() if name is None else file_of(options.cluster(name)),
+    template=lambda name: template() if name is None else file_of(options.cluster(name)),
 )
