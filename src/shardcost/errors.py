@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 _SHOWN_CHARACTERS: Final = 60
 _FEW_NAMES: Final = 8
 """Up to so many known names are all listed; of more, the nearest if any is near."""
-_LISTED_CHARACTERS: Final = 400
+_LISTED_CHARACTERS: Final = 300
 """Of known names, so that an error stays readable."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ class Listing(NamedTuple):
     """Of those with some names, or of all."""
     list_text: Callable[[Sequence[str] | None], str]
     matching: Callable[[str], list[str]] = lambda _: []
-    """Names that a text is a part of, where that is more than one and not a name itself."""
+    """Names that have a text at the start of a word, where several do."""
     template: Callable[[str | None], str] | None = None
     """A file to begin with, of one or of none."""
 
@@ -70,11 +71,19 @@ class Listing(NamedTuple):
 
 
 def _matching(folder: catalog.Folder) -> Callable[[str], list[str]]:
-    """Return what finds the names that a text is a part of, but for a text that is a name."""
+    """Return what finds the names that have a text at the start of a word.
+
+    Of a text that is a name itself, or is in no or one name only, it finds none.
+    """
+
+    def begins(name: str, part: str) -> bool:
+        words = re.split("[-_]", name)
+        ends = (catalog.folded("".join(words[k:])) for k in range(len(words)))
+        return any(end.startswith(part) for end in ends)
 
     def matching(text: str) -> list[str]:
-        names, part = catalog.all_names(folder), catalog.folded(text)
-        found = [name for name in names if part and part in catalog.folded(name)]
+        part = catalog.folded(text)
+        found = [name for name in catalog.all_names(folder) if part and begins(name, part)]
         exact = any(catalog.folded(name) == part for name in found)
         return [] if exact or len(found) == 1 else found
 
@@ -106,7 +115,7 @@ def _model_table(chosen: Sequence[str] | None) -> str:
 models: Final = Listing(
     "models",
     "The models in the catalog, or one of them in full.",
-    "a model: show its shape, counts and source; or a part of several names: list those",
+    "a model: show its shape, counts and source; or a word of several names: list those",
     ("", "deepseek-v3", "llama3", "--json"),
     options.model,
     describe.model_as_data,
@@ -133,8 +142,8 @@ def _software_table(chosen: Sequence[str] | None) -> str:
         )
         for software in _software(chosen)
     ]
-    head = ("software", "for", "collectives", "rows", "error", "what")
-    legend = "Rows: measurements behind the constants; error: the median on them."
+    head = ("software", "for", "library", "rows", "error", "what")
+    legend = "Library: of collectives; rows: measurements behind the constants; error: median."
     return f"{table(head, rows, right='34')}\n\n{legend}"
 
 
@@ -149,7 +158,7 @@ def _software_as_text(software: Software) -> str:
 software: Final = Listing(
     "software",
     "The frameworks and engines in the catalog, or one of them in full.",
-    "a name or file.toml: show its choices, constants; or a part of several names: list those",
+    "a name or file.toml: show its choices, constants; or a word of several names: list those",
     ("", "vllm", "megatron", "--json"),
     options.software,
     describe.as_data,
