@@ -282,6 +282,45 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert done.stderr == ""
 
 
+DECODE = "llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["estimate", "--help"],
+        ["models", "--json"],
+        ["estimate", *DECODE],
+        ["plan", *DECODE, "--json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_is_said_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardcost", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "shardcost: the output: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_closed_output_and_a_lack_of_memory_end_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"{sys.executable} -m shardcost models >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    def exhausted(_words: list[str]) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "_run", exhausted)
+    assert "out of memory" in run_error(capsys, "models")
+
+
 def test_an_interrupt_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,10 @@ names the value and the rule; 3 nothing feasible, with the reasons.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -66,22 +67,43 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started the command
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ?
     try:
         code = _run(words)
         sys.stdout.flush()
     except ShardcostError as error:
-        print(f"shardcost: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     except KeyboardInterrupt:
-        print("shardcost: interrupted", file=sys.stderr)
-        return 130
+        _drop_output()
+        return _failed("interrupted", 130)
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stdout = None  # nothing more to flush
+        _drop_output()
         return 0
+    except OSError as error:  # files have errors of their own: this is the output's
+        _drop_output()
+        file = error.filename or "the output"
+        return _failed(f"{file}: cannot be written: {error.strerror or error}")
+    except MemoryError:
+        return _failed("out of memory: ask for less at a time")
     return code
+
+
+def _failed(reason: str, code: int = 2) -> int:
+    """Say in one line why a command ends; return its exit code."""
+    with suppress(OSError):  # nobody reads it
+        print(f"shardcost: {reason}", file=sys.stderr, flush=True)
+    return code
+
+
+def _drop_output() -> None:
+    """Leave unwritten what is still to be written: Python would try once more at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:
