@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -235,6 +236,46 @@ def test_help_of_each_command_has_examples(
     text = run_text(capsys, command, "--help")
     assert "--json" in text
     assert f"examples:\n  shardcost {command}" in text
+
+
+def test_every_command_is_in_a_group_of_the_help() -> None:
+    grouped = [name for names in cli.GROUPS.values() for name in names]
+    assert set(cli.COMMANDS) <= set(grouped)
+    assert len(grouped) == len(set(grouped))
+
+
+def examples_of(text: str) -> list[list[str]]:
+    """Return the words of each example in a help, comments and what the shell does left out."""
+    lines = text.partition("examples:\n")[2].partition("\n\n")[0].replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.partition("(")[0], comments=True) for line in lines]
+    return [each[1:] for each in words if each[:1] == ["shardcost"]]
+
+
+RUN = {"allreduce", "collective", "estimate", "models", "clusters", "software"}
+"""Commands whose examples are quick and need at most a model's file; the others' are parsed."""
+
+
+@pytest.mark.parametrize("words", [*([each] for each in cli.COMMANDS), ["measure", "kernels"]])
+def test_examples_of_the_help_are_in_order(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
+    model = {"model_type": "llama", **sizes, "intermediate_size": 4096, "vocab_size": 32000}
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(model))
+    monkeypatch.chdir(tmp_path)
+    examples = examples_of(run_text(capsys, *words, "--help"))
+    assert examples
+    for example in examples:
+        if words[0] not in RUN:
+            command, rest = cli.command_of(example)
+            command.parser().parse_args(rest)
+        else:
+            assert cli.main(example) == 0, (example, capsys.readouterr().err)
+            capsys.readouterr()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

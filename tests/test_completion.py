@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import run_error, run_text
+from running import run_error, run_json, run_text
 
 from shardcost import catalog
 from shardcost.cli import COMMANDS
@@ -101,4 +101,5 @@ def test_other_shells_read_their_script(
 
 def test_an_unknown_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'tcsh'" in run_error(capsys, "completion", "tcsh")
-    assert "--json is not for it" in run_error(capsys, "completion", "bash", "--json")
+    data = run_json(capsys, "completion", "bash")
+    assert data == {"shell": "bash", "script": run_text(capsys, "completion", "bash")}

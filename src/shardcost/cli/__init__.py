@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Final
@@ -37,6 +37,15 @@ COMMANDS: Final = {
     "completion": "a script that completes commands, options and names in your shell",
 }
 """Each command with its one-line help; the module of the same name has the rest."""
+GROUPS: Final = {
+    "one layout": ("estimate", "report", "run"),
+    "which layout, which deployment": ("plan", "load"),
+    "communication by itself": ("collective", "allreduce"),
+    "what the catalog has": ("models", "clusters", "software"),
+    "your own machine and measurements": ("inspect", "check", "measure", "calibrate", "validate"),
+    "beside the command line": ("serve", "completion"),
+}
+"""Commands as the help lists them."""
 _LISTINGS: Final = ("models", "clusters", "software")
 """Commands that are objects of one module."""
 MODES: Final = {("measure", "kernels"): "measure_kernels", ("measure", "collectives"): "measure"}
@@ -47,20 +56,22 @@ shardcost: what it costs to shard a transformer over accelerators.
 
 usage: shardcost COMMAND [OPTION…]
 
-commands:
 {commands}
 
   shardcost COMMAND --help   its options, with examples
   shardcost --version        the version
 
-examples:
-  shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
-  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
-  shardcost estimate llama3-70b --on h100_sxm --tp 8 --prefill --batch 1 --prompt-tokens 8192
+Every command takes --json. Numbers may be written 4096, 4k (4,000), 4Ki (4,096)
+or 1e6; several as 1,2,4 or as 1..64, which doubles.
+
+begin with:
+  shardcost models llama3
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096
   shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
   shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256 --max-ttft 1s
-  shardcost models deepseek-v3
-  shardcost inspect config.json --json
+  shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
+  shardcost allreduce llama3-70b --on h100_sxm --gpus 8 --explain
+  shardcost inspect config.json
 """
 
 
@@ -108,8 +119,7 @@ def _drop_output() -> None:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
-        lines = (f"  {name:<10} {text}" for name, text in COMMANDS.items())
-        print(_HELP.format(commands="\n".join(lines)), end="")
+        print(_HELP.format(commands="\n".join(_listed())), end="")
         return 0
     if words[0] in {"-V", "--version", "version"}:
         print(f"shardcost {shardcost.__version__}")
@@ -131,6 +141,13 @@ def _run(words: list[str]) -> int:
     with scope:
         code: int = command.run(options)
     return code
+
+
+def _listed() -> Iterator[str]:
+    """Yield the lines of the help that list the commands, by group."""
+    for title, names in GROUPS.items():
+        yield f"{title}:"
+        yield from (f"  {name:<11} {COMMANDS[name]}" for name in names if name in COMMANDS)
 
 
 def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:

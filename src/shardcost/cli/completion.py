@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from shardcost import catalog, options
 from shardcost.cli import COMMANDS, MODES, command_of
-from shardcost.cli.options import Parser
-from shardcost.errors import UsageError
+from shardcost.cli.options import Parser, print_report
 from shardcost.request import names_of
 
 _EXAMPLES: Final = """\
@@ -62,11 +61,9 @@ def parser() -> Parser:
 
 def run(given: Namespace) -> int:
     """Print the script of a shell."""
-    if given.json:
-        raise UsageError("completion prints a script; --json is not for it")
-    commands = {name: tuple(_arguments(name)) for name in COMMANDS}
-    print(_SCRIPTS[given.shell](commands), end="")
-    return 0
+    script = _SCRIPTS[given.shell]({name: tuple(_arguments(name)) for name in COMMANDS})
+    document = {"shell": given.shell, "script": script}
+    return print_report(given, lambda: document, lambda: script.rstrip("\n"))
 
 
 _Commands = Mapping[str, tuple[Argument, ...]]
