@@ -17,9 +17,9 @@ from shardcost.errors import UnknownNameError, UsageError
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.report import describe
-from shardcost.report.text import table
+from shardcost.report.text import paragraph, table
 from shardcost.software import Software
-from shardcost.units import format_bytes, format_count, format_rate
+from shardcost.units import format_bytes, format_count, format_rate, format_time
 
 
 class Listing(NamedTuple):
@@ -149,10 +149,24 @@ def _software_table(chosen: Sequence[str] | None) -> str:
 
 def _software_as_text(software: Software) -> str:
     values: dict[str, Any] = describe.as_data(software)
-    shown = {name: value for name, value in values.items() if name not in {"fit", "memory"}}
-    shown |= {f"memory.{name}": value for name, value in values["memory"].items()}
-    rows = [(name, str(value)) for name, value in shown.items() if value is not None]
-    return f"{table(('field', 'value'), rows)}\n\nConstants: {software.fit_text}."
+    inside = ("scheduler", "memory")
+    shown = {name: value for name, value in values.items() if name not in {"fit", *inside}}
+    for part in inside:
+        shown |= {f"{part}.{name}": value for name, value in values[part].items()}
+    rows = [(name, _shown(name, value)) for name, value in shown.items() if value not in (None, [])]
+    fit = paragraph(f"Constants: {software.fit_text}.", "  ")
+    return f"{table(('field', 'value'), rows)}\n\n{fit}"
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return the value of a field as a reader writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
+    if isinstance(value, float) and name.endswith("_s"):
+        return format_time(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 software: Final = Listing(
