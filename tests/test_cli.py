@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import run_json, run_text
+from running import run_error, run_json, run_text
 
 import shardcost
 from shardcost import Model, catalog, cli, tensor_parallel_allreduce_cost
@@ -70,6 +71,35 @@ def test_options_win_over_the_catalog(capsys: pytest.CaptureFixture[str]) -> Non
     assert inputs["num_layers"]["from"] == inputs["bandwidth_gb_per_sec"]["from"] == "option"
 
 
+def test_allreduce_has_the_names_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"batch-size": "batch", "num-gpus": "gpus", "num-layers": "layers"}
+    words = [f"--{names.get(word[2:], word[2:])}" if word[:2] == "--" else word for word in FULL]
+    assert words != FULL
+    assert run_json(capsys, "allreduce", *words) == run_json(capsys, "allreduce", *FULL)
+    named = run_json(capsys, "allreduce", "--model", "llama3-70b", "--gpus", "8")
+    assert run_json(capsys, "allreduce", "llama3-70b", "--gpus", "8") == named
+    both = run_error(capsys, "allreduce", "llama3-70b", "--model", "llama3-8b", "--gpus", "8")
+    assert "MODEL and --model exclude each other" in both
+
+
+@pytest.mark.parametrize("gpus", ["1", "8"])
+def test_allreduce_is_explained_by_its_own_formulas(
+    capsys: pytest.CaptureFixture[str], gpus: str
+) -> None:
+    words = ["allreduce", "llama3-70b", "--on", "h100_sxm", "--gpus", gpus, "--explain"]
+    data = run_json(capsys, *words)
+    assert len(data["explanation"]) == 4
+    for each in data["explanation"]:
+        assert each["value"] == pytest.approx(data[each["figure"]], rel=1e-4)
+    sent = data["explanation"][1]
+    assert sent["formula"] == "2 x (n - 1) x message / n"
+    assert any("datasheet" in source for source in data["explanation"][3]["sources"])
+    text = run_text(capsys, *words)
+    assert max(len(line) for line in text.splitlines() if "http" not in line) <= 80
+    assert f"= 2 x ({gpus} - 1) x 64 MiB / {gpus}" in text
+    assert "explanation" not in run_json(capsys, *words[:-1])
+
+
 def test_groups_beyond_a_node_use_the_network(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "llama3-405b", "--on", "h100_sxm", "--network", "ib_8x400g", "--gpus", "16"]
     found = run_json(capsys, "allreduce", *words)["inputs"]["bandwidth_gb_per_sec"]
@@ -103,6 +133,35 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     one = run_json(capsys, "models", "mixtral-8x7b")
     assert one["active_parameters"] == Model.named("mixtral-8x7b").active_parameters
     assert "8 experts of 14,336, top 2" in run_text(capsys, "models", "Mixtral_8x7B")
+
+
+def test_a_part_of_several_names_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for part, least in (("llama3", 5), ("Qwen_3.5", 3)):
+        listed = [model["name"] for model in run_json(capsys, "models", part)["models"]]
+        folded = part.lower().replace("_", "")
+        assert len(listed) >= least
+        assert listed == [each for each in catalog.names("models") if folded in each]
+        text = run_text(capsys, "models", part)
+        assert text.count("\n") == len(listed) + 1
+    assert run_json(capsys, "models", "kimi-k2")["name"] == "kimi-k2"  # also part of another name
+    assert run_json(capsys, "models", "llama3.1-70b")["name"] == "llama3-70b"  # an alias
+    assert "did you mean llama3-8b" in run_error(capsys, "models", "lama3-8b")
+    assert "unknown model 'lama'" in run_error(capsys, "models", "lama")
+    assert "must be a name of the catalog" in run_error(capsys, "models", "")
+
+
+def test_software(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = run_json(capsys, "software")["software"]
+    assert [software["name"] for software in listed] == catalog.names("software")
+    text = run_text(capsys, "software")
+    assert all(f"\n{name} " in text for name in catalog.names("software"))
+    assert max(map(len, text.splitlines())) <= 80
+    trains = run_json(capsys, "software", "megatron")["software"]
+    assert {each["name"] for each in trains} >= {"megatron_core", "megatron_rocm"}
+    assert run_json(capsys, "software", "vllm")["vendors"][:2] == ["nvidia", "amd"]
+    words = "estimate llama3-8b --on h100_sxm --decode --batch 1 --context-tokens 1".split()
+    said = run_error(capsys, *words, "--software", "tgi")
+    assert all(f"{name}," in said for name in ("sglang", "torch", "trtllm", "vllm"))
 
 
 def test_clusters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +238,46 @@ def test_help_of_each_command_has_examples(
     assert f"examples:\n  shardcost {command}" in text
 
 
+def test_every_command_is_in_a_group_of_the_help() -> None:
+    grouped = [name for names in cli.GROUPS.values() for name in names]
+    assert set(cli.COMMANDS) <= set(grouped)
+    assert len(grouped) == len(set(grouped))
+
+
+def examples_of(text: str) -> list[list[str]]:
+    """Return the words of each example in a help, comments and what the shell does left out."""
+    lines = text.partition("examples:\n")[2].partition("\n\n")[0].replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.partition("(")[0], comments=True) for line in lines]
+    return [each[1:] for each in words if each[:1] == ["shardcost"]]
+
+
+RUN = {"allreduce", "collective", "estimate", "models", "clusters", "software"}
+"""Commands whose examples are quick and need at most a model's file; the others' are parsed."""
+
+
+@pytest.mark.parametrize("words", [*([each] for each in cli.COMMANDS), ["measure", "kernels"]])
+def test_examples_of_the_help_are_in_order(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
+    model = {"model_type": "llama", **sizes, "intermediate_size": 4096, "vocab_size": 32000}
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(model))
+    monkeypatch.chdir(tmp_path)
+    examples = examples_of(run_text(capsys, *words, "--help"))
+    assert examples
+    for example in examples:
+        if words[0] not in RUN:
+            command, rest = cli.command_of(example)
+            command.parser().parse_args(rest)
+        else:
+            assert cli.main(example) == 0, (example, capsys.readouterr().err)
+            capsys.readouterr()
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_text(capsys, "--version") == f"shardcost {shardcost.__version__}\n"
 
@@ -222,6 +321,45 @@ def test_a_closed_pipe_ends_quietly() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == '{\n  "model'
     assert done.stderr == ""
+
+
+DECODE = "llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["estimate", "--help"],
+        ["models", "--json"],
+        ["estimate", *DECODE],
+        ["plan", *DECODE, "--json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_is_said_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardcost", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "shardcost: the output: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_closed_output_and_a_lack_of_memory_end_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"{sys.executable} -m shardcost models >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    def exhausted(_words: list[str]) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "_run", exhausted)
+    assert "out of memory" in run_error(capsys, "models")
 
 
 def test_an_interrupt_is_said_in_one_line(

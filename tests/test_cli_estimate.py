@@ -123,7 +123,7 @@ def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
         *"estimate llama3-8b --on h100_sxm --network ib_8x400g --tp 2 --cp 2 --pp 2 --dp 4".split(),
         *"--virtual-stages 2 --schedule interleaved --sequence-parallel --micro-batch 2".split(),
         *"--zero 3".split(),
-        *"--shard-degree 4 --context-scheme ulysses --order tp-cp-pp-dp --imbalance 1.5".split(),
+        *"--shard-degree 4 --context-scheme ulysses --order tp-cp-pp-dp".split(),
         *"--train --batch 64 --sequence-length 2048 --gradient-dtype bf16".split(),
         *"--optimizer sgd --document-tokens 512 --software torchtitan".split(),
     )
@@ -132,14 +132,16 @@ def test_options_reach_the_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     assert layout["sequence_parallel"] is True
     assert (layout["virtual_stages"], layout["schedule"]) == (2, "interleaved")
     assert (layout["shard_degree"], layout["context_scheme"]) == (4, "ulysses")
-    assert (layout["order"], layout["imbalance"]) == ("tp-cp-pp-dp", 1.5)
+    assert layout["order"] == "tp-cp-pp-dp"
     assert data["workload"]["optimizer"] == "sgd"
     assert data["workload"]["gradient_dtype"] == "bf16"
     assert data["workload"]["document_tokens"] == 512
     assert data["software"] == "torchtitan"
     text = " ".join(run_text(capsys, *words).split())
-    for said in ("sequence parallel", "ZeRO 3", "CP by ulysses", "imbalance 1.5", "ZeRO over"):
+    for said in ("sequence parallel", "ZeRO 3", "CP by ulysses", "ZeRO over"):
         assert said in text
+    spread = run_json(capsys, *MOE, "--imbalance", "1.5")
+    assert spread["layout"]["imbalance"] == 1.5
     served = run_json(capsys, *PREFILL, "--cached-tokens", "512", "--cache-dtype", "fp8")
     assert served["workload"]["cached_tokens"] == 512
     assert served["workload"]["cache_dtype"] == "fp8"
@@ -226,7 +228,10 @@ BAD = {
     ),
     "too many stages": ([*SMALL, "--pp", "64"], "exceeds"),
     "no network": ([*SMALL, "--tp", "16"], "name a network"),
-    "virtual_stages": ([*SMALL, "--virtual-stages", "2"], "virtual stages need pp above 1"),
+    "virtual_stages": (
+        [*TRAIN, *"--virtual-stages 2 --pp 1".split()],
+        "virtual stages need pp above 1",
+    ),
     "model": (["estimate", "llama3-7b", *SMALL[2:]], "unknown model 'llama3-7b'"),
     "cluster": ([*SMALL, "--on", "h10"], "unknown cluster 'h10'"),
     "no cluster": (["estimate", "llama3-8b", *SMALL[4:]], "missing --on"),
@@ -256,7 +261,7 @@ BAD = {
     ),
     "adapters of another kind": ([*SMALL, "--adapters"], "--adapters is for --train"),
     "vary without values": ([*SMALL, "--vary", "tp"], "a name and values, like tp=1,2,4,8"),
-    "vary with a gap": ([*SMALL, "--vary", "tp=1,,2"], "without empty values"),
+    "vary with a gap": ([*SMALL, "--vary", "tp=1,,2"], "none of them empty"),
     "vary of what is not": ([*SMALL, "--vary", "colour=1"], "unknown name in --vary 'colour'"),
     "vary of another kind": ([*SMALL, "--vary", "prompt-tokens=1"], "unknown name in --vary"),
     "vary in words": ([*SMALL, "--vary", "tp=one"], "--tp must be a whole number, got 'one'"),

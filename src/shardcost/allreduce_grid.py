@@ -17,6 +17,7 @@ from shardcost.allreduce import (
     ROUNDED_BELOW,
     TO_WHOLE,
     beyond_float,
+    message_bytes,
     ring_allreduce_cost,
     too_slow,
 )
@@ -91,7 +92,7 @@ def tensor_parallel_allreduce_cost_grid(
     )
     with blocks:
         for hidden, sequence, batch, gpus, layers, width, per_layer, bandwidth, *out in blocks:
-            out[0][...] = batch * sequence * hidden * width
+            out[0][...] = message_bytes(batch, sequence, hidden, width)
             costs = _finite_cost(out[0], gpus, layers * per_layer, bandwidth)
             for block, cost in zip(out[1:], costs, strict=True):
                 _round_into(block, cost)

@@ -243,6 +243,25 @@ def text(*, default: Any = MISSING) -> Any:
     return _field(default, rule)
 
 
+def names(*choices: str, default: Any = MISSING) -> Any:
+    """Return a field for several names, kept as a tuple.
+
+    Args:
+        choices: All that there are; any if none are given.
+        default: Where it is left out.
+    """
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, tuple | list) or not all(isinstance(each, str) for each in value):
+            raise BadTypeError(name, value, "a list of names")
+        for each in value:
+            if choices and each not in choices:
+                raise UnknownNameError(name, each, choices)
+        return tuple(value)
+
+    return _field(default, rule)
+
+
 def number_format(*, default: Any = MISSING) -> Any:
     """Return a field for a number format, kept under shardcost's own name."""
     return _field(default, lambda name, value: canonical_dtype(value, name), choices=tuple(BITS))
@@ -305,6 +324,7 @@ def instances(kind: type) -> Any:
         flag,
         one_of,
         text,
+        names,
         number_format,
         format_of_weights,
         table,

@@ -237,9 +237,34 @@ NETWORK: Final = Option(
 )  # fmt: skip
 DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
 """By phase."""
+_DEFAULT_ON: Final[Mapping[str, Mapping[str, str]]] = {
+    "amd": {"train": "megatron_rocm", "prefill": "vllm_rocm", "decode": "vllm_rocm"},
+    "google": {"train": "maxtext", "prefill": "vllm", "decode": "vllm"},
+    "intel": {"prefill": "vllm", "decode": "vllm"},
+    "aws": {"prefill": "vllm", "decode": "vllm"},
+}
+"""By vendor of the devices, where `DEFAULT_SOFTWARE` does not run on them."""
+
+
+def default_software(phase: str, vendors: Iterable[str] = ()) -> str:
+    """Return the software of a phase where none is named.
+
+    >>> default_software("decode"), default_software("decode", ["amd"])
+    ('trtllm', 'vllm_rocm')
+
+    Args:
+        phase: One of `PHASES`.
+        vendors: Of the devices; several that differ have the default of none of them.
+    """
+    of_each = {_DEFAULT_ON.get(vendor, {}).get(phase) for vendor in vendors}
+    name = of_each.pop() if len(of_each) == 1 else None
+    return name or DEFAULT_SOFTWARE[phase]
+
+
 SOFTWARE: Final = Option(
     "software", "name", "Software", "framework or engine",
-    otherwise=f"{DEFAULT_SOFTWARE['train']} with --train, else {DEFAULT_SOFTWARE['decode']}",
+    otherwise=f"{DEFAULT_SOFTWARE['train']} with --train, else {DEFAULT_SOFTWARE['decode']}; where"
+    " these do not run, megatron_rocm, maxtext, vllm_rocm or vllm",
 )  # fmt: skip
 GPUS: Final = Option(
     "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
@@ -568,7 +593,11 @@ SERVING: Final = (
     ON,
     NETWORK,
     replace(GPUS, help="GPUs in all (workers x tp x cp x pp x dp)", several=""),
-    replace(SOFTWARE, help="engine", otherwise=DEFAULT_SOFTWARE["decode"]),
+    replace(
+        SOFTWARE,
+        help="engine",
+        otherwise=f"{DEFAULT_SOFTWARE['decode']}; where it does not run, vllm_rocm or vllm",
+    ),
     SET,
 )
 """What serves, and where: `MACHINE`, as a deployment has it."""

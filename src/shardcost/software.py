@@ -17,6 +17,7 @@ from shardcost.checks import (
     Quantity,
     flag,
     instance,
+    names,
     noun,
     number_format,
     one_of,
@@ -61,6 +62,10 @@ class Software(Noun):
 
     name: str = text()
     title: str = text()
+    phases: tuple[str, ...] = names("train", "prefill", "decode", default=())
+    """What it runs; all of them if empty."""
+    vendors: tuple[str, ...] = names(default=())
+    """On whose devices it runs, as clusters name them; unknown if empty."""
     attention: str = one_of("flash", "unfused", default="flash")
     """One kernel that keeps the scores on chip, or GEMMs and a softmax through memory."""
     grouped_decode: int | None = whole(default=None)
@@ -175,6 +180,10 @@ class Software(Noun):
     """How an engine chooses what a step computes."""
     memory: Mapping[str, Any] = table(_memory_constant, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
+
+    def runs(self, phase: str) -> bool:
+        """Return whether it is for ``train``, ``prefill`` or ``decode``."""
+        return not self.phases or phase in self.phases
 
     def in_phase(self, phase: str) -> Software:
         """Return the same as it starts the kernels of ``train``, ``prefill`` or ``decode``."""

@@ -3,32 +3,70 @@
 Each reader takes a text or a value that has its type already (a number stays the number that it
 is), and returns the value; every error names the option, the value and the rule. Ranges are checked
 where a value is used.
+
+Numbers are spelled alike in every option. A suffix is decimal, as the field writes 15T tokens and
+405B parameters: k (or K) is 1,000, M 1e6, G and B 1e9, T 1e12. So 4k tokens are 4,000; 4Ki are
+4,096, with Ki, Mi, Gi and Ti as powers of 1,024. 1e6 is an exponent. ``A..B`` is A, 2 A, 4 A and so
+on to B, and commas list several. Sizes in bytes and rates keep their units (`shardcost.units`).
+
+>>> whole("--context-tokens", "4k"), whole("--context-tokens", "4Ki"), whole("--tokens", "15T")
+(4000, 4096, 15000000000000)
+>>> wholes("--batch", "1..8,1e2")
+[1, 2, 4, 8, 100]
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.scalars import positive_number, whole_number
 from shardcost.units import parse_bytes, parse_rate, parse_time
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_Number = TypeVar("_Number", int, float)
+
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,300}")
-_AMOUNTS: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+_SCALED: Final = re.compile(
+    r"([+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?)(?:[eE]\+?([0-9]{1,2})|([kKMGBT]|[KMGT]i))"
+)
+"""A number with an exponent or a suffix; bounded, so that a hostile one stays quick."""
+_SUFFIXES: Final = {
+    "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
+}  # fmt: skip
+_RANGE: Final = ".."
 _FLAGS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def whole(option: str, value: Any) -> int:
     """Return a whole number."""
     if isinstance(value, str):
-        if not _WHOLE.fullmatch(value):
+        if _WHOLE.fullmatch(value):
+            return int(value)
+        scaled = _scaled(value)
+        if scaled is None or scaled.denominator != 1:
             raise BadTypeError(option, value, "a whole number")
-        return int(value)
+        return int(scaled)
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadTypeError(option, value, "a whole number")
     return value
+
+
+def _scaled(value: str) -> Fraction | None:
+    """Return the number that a text with an exponent or a suffix is; None where it is none."""
+    match = _SCALED.fullmatch(value)
+    if not match:
+        return None
+    from fractions import Fraction
+
+    factor = _SUFFIXES[match[3]] if match[3] else 10 ** int(match[2])
+    return Fraction(match[1]) * factor
 
 
 def count(option: str, value: Any) -> int | None:
@@ -38,8 +76,9 @@ def count(option: str, value: Any) -> int | None:
 
 def number(option: str, value: Any) -> float:
     """Return a number."""
+    scaled = _scaled(value) if isinstance(value, str) else None
     try:
-        return float(value)
+        return float(value) if scaled is None else float(scaled)
     except ValueError:
         raise BadTypeError(option, value, "a number") from None
 
@@ -71,10 +110,11 @@ def text(option: str, value: Any) -> str:
 
 
 def lengths(option: str, value: Any) -> str:
-    """Return token counts, a number or a text such as ``819-1024``, as a text."""
+    """Return token counts, a number or a text such as ``819-1024`` or ``4k``, as a text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return text(option, value)
+    parts = re.split("([-:])", text(option, value))
+    return "".join(str(whole(option, part)) if _SCALED.fullmatch(part) else part for part in parts)
 
 
 def share(option: str, value: Any) -> float:
@@ -90,18 +130,16 @@ def time(option: str, value: Any) -> float:
 
 
 def amount(option: str, value: Any) -> float:
-    """Return a number above 0 such as ``15T``, ``300B``, ``1.5e12`` or ``2_000``.
+    """Return a number above 0 such as ``15T``, ``300B`` or ``1.5e12``.
 
     >>> amount("--tokens", "15T"), amount("--tokens", "1e9"), amount("--tokens", 300)
     (15000000000000.0, 1000000000.0, 300.0)
     """
     rule = "a number above 0, like 15T, 300B or 1e12"
-    written = re.fullmatch(r"(.*?)\s*([kKMGBT]?)", value) if isinstance(value, str) else None
     try:
-        found = float(value if written is None else written[1])
-    except (TypeError, ValueError):
+        found = number(option, value)
+    except (BadTypeError, TypeError):
         raise BadTypeError(option, value, rule) from None
-    found *= _AMOUNTS[written[2]] if written else 1
     if isinstance(value, bool) or not 0 < found < inf:
         raise BadValueError(option, value, rule)
     return found
@@ -145,26 +183,21 @@ def several(option: str, value: Any) -> list[Any]:
 
 def wholes(option: str, value: Any) -> list[int]:
     """Return the numbers of ``A,B,…`` or a list, where ``A..B`` are A, 2 A, 4 A and so on to B."""
-    numbers: list[int] = []
-    for word in several(option, value):
-        first, dots, last = word.partition("..") if isinstance(word, str) else (word, "", "")
-        least = whole_number(option, whole(option, first), 1)
-        most = whole_number(option, whole(option, last), 1) if dots else least
-        if most < least:
-            raise BadValueError(option, word, "from a smaller number to a larger one, like 1..64")
-        while least <= most:
-            numbers.append(least)
-            least *= 2
-    return list(dict.fromkeys(numbers))
+    return _doubling(option, value, lambda one: whole_number(option, whole(option, one), 1))
 
 
 def numbers(option: str, value: Any) -> list[float]:
     """Return the positive numbers of ``A,B,…`` or a list, where ``A..B`` are A, 2 A, … to B."""
-    found: list[float] = []
+    return _doubling(option, value, lambda one: positive_number(option, number(option, one)))
+
+
+def _doubling(option: str, value: Any, read: Callable[[Any], _Number]) -> list[_Number]:
+    """Return numbers, each read by a function, and those of ranges by doubling."""
+    found: list[_Number] = []
     for word in several(option, value):
-        first, dots, last = word.partition("..") if isinstance(word, str) else (word, "", "")
-        least = positive_number(option, number(option, first))
-        most = positive_number(option, number(option, last)) if dots else least
+        first, dots, last = word.partition(_RANGE) if isinstance(word, str) else (word, "", "")
+        least = read(first)
+        most = read(last) if dots else least
         if most < least:
             raise BadValueError(option, word, "from a smaller number to a larger one, like 1..64")
         while least <= most:
@@ -173,9 +206,26 @@ def numbers(option: str, value: Any) -> list[float]:
     return list(dict.fromkeys(found))
 
 
+def varied(option: str, value: str, kind: str) -> list[str]:
+    """Return the values of an option that varies, as texts; numbers also as ``A..B``.
+
+    >>> varied("--batch", "1..4,1k", "whole"), varied("--dtype", "bf16,fp8", "word")
+    (['1', '2', '4', '1000'], ['bf16', 'fp8'])
+    """
+    found: list[str] = []
+    for word in several(option, value):
+        if _RANGE in word and kind == "whole":
+            found += map(str, wholes(option, word))
+        elif _RANGE in word and kind == "number":
+            found += (f"{each:g}" for each in numbers(option, word))
+        else:
+            found.append(str(whole(option, word)) if kind == "whole" else word)
+    return list(dict.fromkeys(found))
+
+
 def sizes(option: str, value: str) -> list[int]:
-    """Return the sizes of ``A:B`` or ``A:B:factor``: A, times 2 (or the factor) …, B."""
-    words = value.split(":")
+    """Return the sizes of ``A:B``, ``A..B`` or ``A:B:factor``: A, times 2 (or the factor) …, B."""
+    words = value.replace(_RANGE, ":", 1).split(":")
     if len(words) not in {2, 3}:
         raise BadValueError(option, value, "two sizes like 8:8GiB, or with a factor, 8:8GiB:4")
     least, most = (size(option, word) for word in words[:2])

@@ -283,16 +283,16 @@ def preset(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     What does not matter in a name is case and separators. Built-in presets come before the user's,
     and both before a network that its name states.
     """
-    folded = _folded(name)
+    wanted = folded(name)
     for stem in names(folder):
-        if _folded(stem) == folded:
+        if folded(stem) == wanted:
             return raw(folder, stem), f"{folder}/{stem}.toml"
     for stem, content in contents(folder):
-        if folded in map(_folded, _other_names(content)):
+        if wanted in map(folded, _other_names(content)):
             return content, f"{folder}/{stem}.toml"
     users = user_files.contents(folder, names(folder))
     for user_name, (file, content) in users.items():
-        if folded in {_folded(user_name), *map(_folded, _other_names(content))}:
+        if wanted in {folded(user_name), *map(folded, _other_names(content))}:
             return content, file
     stated = stated_network(name) if folder == "networks" else None
     if stated is not None:
@@ -339,7 +339,8 @@ def _texts(value: object) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """Return a name without what does not matter in it: case and separators."""
     return name.lower().translate(_SEPARATORS)
 
 

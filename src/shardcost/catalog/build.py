@@ -329,13 +329,17 @@ def model_from(content: dict[str, Any], file: str) -> Model:
     return _noun(Model, {**rest, "blocks": blocks, "caveats": (caveat,) if caveat else ()}, file)
 
 
+_ABOUT_SOFTWARE: Final = ("name", "title", "source", "phases", "vendors")
+"""Keys of a software file outside its tables."""
+
+
 def software_from(content: dict[str, Any], file: str) -> Software:
     """Return the framework that a catalog file describes.
 
     Its choices come from its documentation; its constants are fitted to runs of it.
     """
     tables = ("choices", "constants", "scheduler", "fit", "memory")
-    known = {"name", "title", "aliases", "source", *tables}
+    known = {"aliases", *_ABOUT_SOFTWARE, *tables}
     unknown = sorted(set(content) - known)
     if unknown:
         raise FormatError(file, f"unknown key {unknown[0]}")
@@ -343,14 +347,14 @@ def software_from(content: dict[str, Any], file: str) -> Software:
         if not isinstance(content.get(table, {}), dict):
             raise FormatError(file, f"{table} must be a table, got {shown(content[table])}")
     choices, constants = content.get("choices", {}), content.get("constants", {})
-    misplaced = sorted(set(choices) & {"name", "title", "source", "scheduler", "fit", "memory"})
+    misplaced = sorted(set(choices) & {*_ABOUT_SOFTWARE, "scheduler", "fit", "memory"})
     if misplaced:
         raise FormatError(file, f"unknown key {misplaced[0]} in [choices]")
     for key, value in constants.items():
         if type(value) not in {int, float}:
             raise FormatError(file, f"{key} must be a number, got {shown(value)}")
     fields_given = {
-        **{key: content[key] for key in ("name", "title", "source") if key in content},
+        **{key: content[key] for key in _ABOUT_SOFTWARE if key in content},
         **choices,
         **_in_seconds(constants),
         "scheduler": _scheduler(content.get("scheduler", {}), file),

@@ -10,28 +10,30 @@ from shardcost.allreduce import tensor_parallel_allreduce_cost
 from shardcost.cli import options
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError, UsageError
-from shardcost.report.allreduce import BOUND, Input, as_data, as_text
+from shardcost.report.allreduce import BOUND, Input, as_data, as_text, receipts
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
     from shardcost.model import Model
 
 _EXAMPLES: Final = """\
-  shardcost allreduce --hidden-size 8192 --sequence-length 4096 --batch-size 1 \\
-      --num-gpus 8 --num-layers 80
-  shardcost allreduce --model llama3-70b --on h100_sxm --gpus 8
-  shardcost allreduce --model llama3-405b --on h100_sxm --network ib_8x400g --gpus 16 --json
-  shardcost allreduce --model path/to/config.json --gpus 4 --bandwidth 400Gb/s
+  shardcost allreduce --hidden-size 8192 --sequence-length 4096 --batch 1 --gpus 8 --layers 80
+  shardcost allreduce llama3-70b --on h100_sxm --gpus 8
+  shardcost allreduce llama3-70b --on h100_sxm --gpus 8 --explain
+  shardcost allreduce llama3-405b --on h100_sxm --network ib_8x400g --gpus 16 --json
+  shardcost allreduce path/to/config.json --gpus 4 --bandwidth 400Gb/s
 """
 _SIZES: Final = {
     "hidden_size": "width of the activation, in elements",
-    "sequence_length": "tokens per sequence (with --model: 4096 unless given)",
-    "batch_size": "sequences per batch (with --model: 1 unless given)",
+    "sequence_length": "tokens per sequence (with a model: 4096 unless given)",
+    "batch_size": "sequences per batch (with a model: 1 unless given)",
     "num_gpus": "GPUs that share each layer",
     "num_layers": "transformer layers",
     "bytes_per_element": "bytes of one element of the activation (2 unless given)",
     "allreduces_per_layer": "2 for a serial block (unless given), 1 for a parallel one",
 }
+_NAMES: Final = {"batch_size": "--batch", "num_gpus": "--gpus", "num_layers": "--layers"}
+"""Options as the other commands have them, of arguments that the function calls otherwise."""
 _WITH_MODEL: Final = {"sequence_length": 4096, "batch_size": 1}
 _OPTIONAL: Final = ("bytes_per_element", "bandwidth_gb_per_sec", "allreduces_per_layer")
 _DEFAULTS: Final = dict(
@@ -48,20 +50,25 @@ def parser() -> options.Parser:
         _EXAMPLES,
     )
     add = parser.add_argument
+    add("positional", nargs="?", metavar="MODEL", help="catalog name or config.json: fills sizes")
     for name, text in _SIZES.items():
-        flags = [_flag(name)] + (["--gpus"] if name == "num_gpus" else [])
-        add(*flags, dest=name, metavar="N", help=text)
+        add(*dict.fromkeys((_own(name), _flag(name))), dest=name, metavar="N", help=text)
     add("--dtype", help="number format of the activation, instead of its bytes")
     add("--bandwidth-gb-per-sec", metavar="X", help="per GPU and direction, 1e9 bytes/s (300)")
     add("--bandwidth", metavar="RATE", help="the same with its unit: 450GB/s, 400Gb/s")
-    add("--model", help="catalog name or config.json: fills sizes and layers")
+    add("--model", metavar="MODEL", help="the same as MODEL")
     add("--on", metavar="CLUSTER", help="catalog name or file.toml: fills the bandwidth")
     add("--network", help="catalog name or file.toml: for groups larger than one domain of --on")
+    add("--explain", action="store_true", help="formulas, values and sources of every figure")
     return parser
 
 
 def run(given: Namespace) -> int:
     """Gather the inputs, price them, print the report."""
+    if given.positional is not None:
+        if given.model is not None:
+            raise UsageError("MODEL and --model exclude each other; give one")
+        given.model = given.positional
     model = options.model(given.model) if given.model is not None else None
     inputs = _sizes(given, model)
     num_gpus = inputs["num_gpus"].value
@@ -75,8 +82,11 @@ def run(given: Namespace) -> int:
         notes = [*caveats_of(model), *notes]
     place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
     title = f"All-reduces of {model.name if model else 'a transformer'} on {place}"
+    explained = receipts(inputs) if given.explain else ()
     return options.print_report(
-        given, lambda: as_data(inputs, cost, notes), lambda: as_text(title, inputs, cost, notes)
+        given,
+        lambda: as_data(inputs, cost, notes, explained),
+        lambda: as_text(title, inputs, cost, notes, explained),
     )
 
 
@@ -87,7 +97,7 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
     for name in _SIZES:
         text = getattr(given, name)
         if text is not None:
-            inputs[name] = Input(values.whole(_flag(name), text), "option")
+            inputs[name] = Input(values.whole(_own(name), text), "option")
         elif name == "bytes_per_element" and given.dtype is not None:
             dtype = canonical_dtype(given.dtype, "--dtype")
             if BITS[dtype] % 8:
@@ -100,11 +110,11 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
         elif model is not None and name in _WITH_MODEL:
             inputs[name] = Input(_WITH_MODEL[name], "default")
         else:
-            missing.append(_flag(name))
+            missing.append(_own(name))
     if given.dtype is not None and given.bytes_per_element is not None:
         raise UsageError("--dtype and --bytes-per-element exclude each other; give one")
     if missing:
-        way_out = "" if model else " (or --model, which fills sizes from the catalog)"
+        way_out = "" if model else " (or MODEL, which fills sizes from the catalog)"
         raise UsageError(f"missing {', '.join(missing)}{way_out}")
     return inputs
 
@@ -143,6 +153,11 @@ def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[
     if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:
         notes.append(f"{cluster.name} has no peer access: data is copied through the host.")
     return notes
+
+
+def _own(name: str) -> str:
+    """Return the option of an argument as the other commands call it."""
+    return _NAMES.get(name, _flag(name))
 
 
 def _flag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""``shardcost estimate``: what one layout costs, or how cost changes with one of its sizes."""
+"""``shardcost estimate``: what one layout costs, or how cost changes with one option or two."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from shardcost.cli import options, placement
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
+from shardcost.files import write_whole
 from shardcost.options import LAYOUT, PRICE, RUN
-from shardcost.request import estimate_of, run_of, scaling_of, target_of, varied
+from shardcost.request import estimate_of, grid_of, run_of, scaling_of, target_of, varied
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
+    from shardcost.estimate.scaling import Grid, Scaling
 
 _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 --tp 8 --pp 2 \\
@@ -22,6 +24,8 @@ _EXAMPLES: Final = """\
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096
   shardcost estimate llama3-70b --on h100_sxm --decode --batch 64 --context-tokens 4096 \\
       --vary tp=1,2,4,8
+  shardcost estimate llama3-70b --on h100_sxm --decode --context-tokens 4096 \\
+      --vary tp=1..8 --vary batch=1..256 --csv grid.csv --plot grid.svg
   shardcost estimate path/to/config.json --on h100_sxm --tp 8 --decode --batch 8 \\
       --context-tokens 4096 --explain
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
@@ -29,6 +33,7 @@ _EXAMPLES: Final = """\
 """
 _PICTURES: Final = ("timeline", "layer", "roofline", "memory")
 """What may be drawn of one layout; the first unless another is named."""
+_MOST_VARIED: Final = 2
 
 
 def parser() -> options.Parser:
@@ -43,8 +48,11 @@ def parser() -> options.Parser:
     add(
         "--vary",
         metavar="NAME=A,B,…",
-        help="a table over values of one option, such as tp=1,2,4,8 or batch=1,16,256",
+        action="append",
+        help="a table over values of one option, such as tp=1,2,4,8 or batch=1..256 (by doubling);"
+        " twice: a grid over two options",
     )
+    add("--csv", metavar="FILE", help="with --vary: write a line for each value or cell, .csv")
     add(
         "--advise",
         action="store_true",
@@ -64,7 +72,11 @@ def parser() -> options.Parser:
         metavar="FILE",
         help="write the timeline of the step for ui.perfetto.dev, .json or .json.gz",
     )
-    add("--plot", metavar="FILE", help="draw a picture as .png or .svg; with --vary, of its curve")
+    add(
+        "--plot",
+        metavar="FILE",
+        help="draw a picture as .png or .svg; with --vary, its curve or map",
+    )
     add(
         "--picture",
         metavar="NAME",
@@ -108,7 +120,8 @@ def run(given: Namespace) -> int:
         advised = advice(*place, result.workload, result.software)
     placed = placement.searched(given, [result])
     if given.json:
-        data = as_data(result, finder.caveats) | ({"plot": given.plot} if given.plot else {})
+        files = {"plot": given.plot, "trace": given.trace}
+        data = as_data(result, finder.caveats) | {key: file for key, file in files.items() if file}
         if run is not None:
             from shardcost.report.run_data import figures as run_figures
 
@@ -123,6 +136,7 @@ def run(given: Namespace) -> int:
         print(as_text(result, finder.caveats, advice=advised, run=run, **shown))
         placement.say(placed)
         options.say_drawn(given.plot)
+        options.say_written("Trace", given.trace)
     return 0
 
 
@@ -140,12 +154,9 @@ def _draw(result: Estimate, file: Path, picture: str) -> None:
 
 
 def _check_files(given: Namespace) -> None:
-    """Raise for an unknown picture, or a file of no known format."""
+    """Raise for an unknown picture, a file of no known format, or what would be left out."""
     if given.trace is not None:
-        if given.vary is not None:
-            raise UsageError("--trace and --vary exclude each other: it shows one layout")
-        if not given.trace.endswith((".json", ".json.gz")):
-            raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
+        _check_trace(given)
     if given.picture is not None:
         if given.plot is None:
             raise UsageError("--picture is for --plot FILE, which is missing")
@@ -157,29 +168,75 @@ def _check_files(given: Namespace) -> None:
         from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
+    if given.csv is not None:
+        _check_csv(given)
+    if given.why is not None:
+        _check_why(given)
+
+
+def _check_trace(given: Namespace) -> None:
+    if given.vary is not None:
+        raise UsageError("--trace and --vary exclude each other: it shows one layout")
+    if not given.trace.endswith((".json", ".json.gz")):
+        raise BadValueError("--trace", given.trace, "a file that ends in .json or .json.gz")
+
+
+def _check_why(given: Namespace) -> None:
+    """Raise for what would be left out beside the explanation of one figure."""
+    for name in ("plot", "trace", "explain", "advise", "placement"):
+        if getattr(given, name):
+            raise UsageError(f"--why and --{name} exclude each other: it explains one figure")
+
+
+def _check_csv(given: Namespace) -> None:
+    if given.vary is None:
+        raise UsageError("--csv is for --vary NAME=A,B,…, which is missing")
+    if not given.csv.lower().endswith(".csv"):
+        raise BadValueError("--csv", given.csv, "a file that ends in .csv")
 
 
 def _vary(given: Namespace, finder: options.OnDisk) -> int:
-    from shardcost.report.scaling import as_data, as_text
+    """Price every value of one option, or every pair of two, and print the table."""
+    from shardcost.report import scaling as report
 
     for name in ("explain", "advise", "placement", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     if target_of(vars(given)) is not None or given.price is not None:
         raise UsageError("--vary is of one step; leave out --tokens and --price")
-    scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))
-    plot = given.plot if scaling.possible else None
+    if len(given.vary) > _MOST_VARIED:
+        raise UsageError(
+            f"--vary is given {len(given.vary)} times; at most {_MOST_VARIED}, which make a grid"
+            " (shardcost plan searches over any number of axes)"
+        )
+    over = [varied(text, given.phase) for text in given.vary]
+    result: Scaling | Grid = (
+        scaling_of(vars(given), finder, *over[0])
+        if len(over) == 1
+        else grid_of(vars(given), finder, *over)
+    )
+    plot = given.plot if any(row.found is not None for row in result.rows) else None
     if plot is not None:
-        from shardcost.report.pictures import write_picture
-        from shardcost.report.scaling_plot import sketch
-
-        write_picture(sketch(scaling), Path(plot))
+        _draw_varied(result, Path(plot))
+    if given.csv is not None:
+        write_whole(Path(given.csv), report.as_csv(result))
+    files = {name: file for name, file in (("plot", plot), ("csv", given.csv)) if file}
     if given.json:
-        options.print_json(as_data(scaling, finder.caveats) | ({"plot": plot} if plot else {}))
+        options.print_json(report.as_data(result, finder.caveats) | files)
     else:
-        print(as_text(scaling, finder.caveats, notes=given.notes))
+        print(report.as_text(result, finder.caveats, notes=given.notes))
         options.say_drawn(plot)
-    if scaling.feasible:
+        options.say_written("Table", given.csv)
+    if any(row.fits for row in result.rows):
         return 0
-    print(f"shardcost: no value of {scaling.name} is feasible, see the reasons", file=sys.stderr)
+    names = " and ".join(name for name, _ in over)
+    print(f"shardcost: no value of {names} is feasible, see the reasons", file=sys.stderr)
     return options.NOTHING_FEASIBLE
+
+
+def _draw_varied(result: Scaling | Grid, file: Path) -> None:
+    from shardcost.estimate.scaling import Grid
+    from shardcost.report.pictures import write_picture
+    from shardcost.report.scaling_plot import heat_map, sketch
+
+    write_picture(heat_map(result) if isinstance(result, Grid) else sketch(result), file)

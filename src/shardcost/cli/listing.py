@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,9 +17,9 @@ from shardcost.errors import UnknownNameError, UsageError
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.report import describe
-from shardcost.report.text import table
+from shardcost.report.text import paragraph, table
 from shardcost.software import Software
-from shardcost.units import format_bytes, format_count, format_rate
+from shardcost.units import format_bytes, format_count, format_rate, format_time
 
 
 class Listing(NamedTuple):
@@ -32,8 +33,11 @@ class Listing(NamedTuple):
     noun: Callable[[str], Any]
     as_data: Callable[[Any], Any]
     as_text: Callable[[Any], str]
-    list_data: Callable[[], dict[str, Any]]
-    list_text: Callable[[], str]
+    list_data: Callable[[Sequence[str] | None], dict[str, Any]]
+    """Of those with some names, or of all."""
+    list_text: Callable[[Sequence[str] | None], str]
+    matching: Callable[[str], list[str]] = lambda _: []
+    """Names that have a text at the start of a word, where several do."""
     template: Callable[[str | None], str] | None = None
     """A file to begin with, of one or of none."""
 
@@ -57,19 +61,42 @@ class Listing(NamedTuple):
                 raise UsageError("--template and --json exclude each other: a file is TOML")
             print(self.template(given.name), end="")
             return 0
-        if given.name is None:
-            return options.print_report(given, self.list_data, self.list_text)
+        chosen = None if given.name is None else self.matching(given.name)
+        if given.name is None or chosen:
+            return options.print_report(
+                given, lambda: self.list_data(chosen), lambda: self.list_text(chosen)
+            )
         noun = self.noun(given.name)
         return options.print_report(given, lambda: self.as_data(noun), lambda: self.as_text(noun))
 
 
-def _models() -> list[Model]:
-    return [catalog.model_named(name) for name in catalog.all_names("models")]
+def _matching(folder: catalog.Folder) -> Callable[[str], list[str]]:
+    """Return what finds the names that have a text at the start of a word.
+
+    Of a text that is a name itself, or is in no or one name only, it finds none.
+    """
+
+    def begins(name: str, part: str) -> bool:
+        words = re.split("[-_]", name)
+        ends = (catalog.folded("".join(words[k:])) for k in range(len(words)))
+        return any(end.startswith(part) for end in ends)
+
+    def matching(text: str) -> list[str]:
+        part = catalog.folded(text)
+        found = [name for name in catalog.all_names(folder) if part and begins(name, part)]
+        exact = any(catalog.folded(name) == part for name in found)
+        return [] if exact or len(found) == 1 else found
+
+    return matching
 
 
-def _model_table() -> str:
+def _models(chosen: Sequence[str] | None) -> list[Model]:
+    return [catalog.model_named(name) for name in chosen or catalog.all_names("models")]
+
+
+def _model_table(chosen: Sequence[str] | None) -> str:
     rows = []
-    for model in _models():
+    for model in _models(chosen):
         kinds = [part.kind for block in model.blocks for part in block.mixers]
         rows.append(
             (
@@ -88,55 +115,71 @@ def _model_table() -> str:
 models: Final = Listing(
     "models",
     "The models in the catalog, or one of them in full.",
-    "a model: show its shape, counts and source",
-    ("", "deepseek-v3", "--json"),
+    "a model: show its shape, counts and source; or a word of several names: list those",
+    ("", "deepseek-v3", "llama3", "--json"),
     options.model,
     describe.model_as_data,
     describe.model_as_text,
-    lambda: {"models": [describe.model_as_data(model) for model in _models()]},
+    lambda chosen: {"models": [describe.model_as_data(model) for model in _models(chosen)]},
     _model_table,
+    _matching("models"),
 )
 
 
-def _software() -> tuple[Software, ...]:
-    return tuple(catalog.software_named(name) for name in catalog.all_names("software"))
+def _software(chosen: Sequence[str] | None) -> tuple[Software, ...]:
+    return tuple(catalog.software_named(name) for name in chosen or catalog.all_names("software"))
 
 
-def _software_table() -> str:
+def _software_table(chosen: Sequence[str] | None) -> str:
     rows = [
         (
             software.name,
-            software.launch,
+            {("train",): "training", (): "any"}.get(software.phases, "serving"),
             software.library or "vendor's",
             "-" if software.fit is None else f"{software.fit.rows:,}",
             "-" if software.fit is None else f"{software.fit.median_pct:.1f} %",
             software.title,
         )
-        for software in _software()
+        for software in _software(chosen)
     ]
-    head = ("software", "launch", "collectives", "rows", "error", "what")
-    legend = "Rows: measurements behind the constants; error: the median on them."
+    head = ("software", "for", "library", "rows", "error", "what")
+    legend = "Library: of collectives; rows: measurements behind the constants; error: median."
     return f"{table(head, rows, right='34')}\n\n{legend}"
 
 
 def _software_as_text(software: Software) -> str:
     values: dict[str, Any] = describe.as_data(software)
-    shown = {name: value for name, value in values.items() if name not in {"fit", "memory"}}
-    shown |= {f"memory.{name}": value for name, value in values["memory"].items()}
-    rows = [(name, str(value)) for name, value in shown.items() if value is not None]
-    return f"{table(('field', 'value'), rows)}\n\nConstants: {software.fit_text}."
+    inside = ("scheduler", "memory")
+    shown = {name: value for name, value in values.items() if name not in {"fit", *inside}}
+    for part in inside:
+        shown |= {f"{part}.{name}": value for name, value in values[part].items()}
+    rows = [(name, _shown(name, value)) for name, value in shown.items() if value not in (None, [])]
+    fit = paragraph(f"Constants: {software.fit_text}.", "  ")
+    return f"{table(('field', 'value'), rows)}\n\n{fit}"
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return the value of a field as a reader writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
+    if isinstance(value, float) and name.endswith("_s"):
+        return format_time(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 software: Final = Listing(
     "software",
     "The frameworks and engines in the catalog, or one of them in full.",
-    "a name or file.toml: show its choices, constants",
-    ("", "vllm", "--json"),
+    "a name or file.toml: show its choices, constants; or a word of several names: list those",
+    ("", "vllm", "megatron", "--json"),
     options.software,
     describe.as_data,
     _software_as_text,
-    lambda: {"software": describe.as_data(_software())},
+    lambda chosen: {"software": describe.as_data(_software(chosen))},
     _software_table,
+    _matching("software"),
 )
 
 
@@ -164,7 +207,7 @@ def _networks() -> tuple[Network, ...]:
     return tuple(catalog.network_named(name) for name in catalog.all_names("networks"))
 
 
-def _cluster_tables() -> str:
+def _cluster_tables(_chosen: Sequence[str] | None) -> str:
     rows: list[tuple[str, ...]] = []
     for cluster in _clusters():
         device, tier = cluster.device, cluster.tiers[0]
@@ -198,10 +241,10 @@ clusters: Final = Listing(
         if isinstance(noun, Cluster)
         else describe.network_as_text(noun)
     ),
-    lambda: {
+    lambda _: {
         "clusters": describe.as_data(_clusters()),
         "networks": describe.as_data(_networks()),
     },
     _cluster_tables,
-    lambda name: template() if name is None else file_of(options.cluster(name)),
+    template=lambda name: template() if name is None else file_of(options.cluster(name)),
 )

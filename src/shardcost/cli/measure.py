@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
-from shardcost.units import parse_bytes, parse_time
+from shardcost.units import parse_time
 
 if TYPE_CHECKING:
     from shardcost.measure.job import Measurement
@@ -255,20 +255,9 @@ def _dtype(text: str) -> str:
 
 
 def _sizes(text: str) -> list[int]:
-    """Return the sizes of ``A,B,…``, of which any may be a range ``A:B`` or ``A:B:factor``."""
+    """Return the sizes of ``A,B,…``, of which any may be a range as ``--sweep`` takes it."""
     sizes: list[int] = []
     for part in values.several("--sizes", text):
-        words = part.split(":")
-        if len(words) > 3:
-            rule = "a size, or a range like 1KiB:16MiB or 1KiB:16MiB:4"
-            raise BadValueError("--sizes", part, rule)
-        least, most = (parse_bytes(words[i], "--sizes") for i in (0, min(1, len(words) - 1)))
-        factor = values.whole("the factor of --sizes", words[2]) if len(words) == 3 else 2
-        if factor < 2 or least < 1 or most < least:
-            rule = "from at least 1 byte up to a larger size, by a factor of 2 or more"
-            raise BadValueError("--sizes", part, rule)
-        while least < most:
-            sizes.append(least)
-            least *= factor
-        sizes.append(most)
+        several = ":" in part or ".." in part
+        sizes += values.sizes("--sizes", part) if several else [values.size("--sizes", part)]
     return list(dict.fromkeys(sizes))

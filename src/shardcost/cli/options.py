@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
         message = " ".join(message.split())
         raise UsageError(f"{message} (see shardcost {self.command} --help)")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print, where argparse would pass over a disk that is full."""
+        print(message, end="", file=file)
+
 
 def join_signed_values(words: list[str]) -> list[str]:
     """Return the words with ``--option -5`` as ``--option=-5``, which argparse takes as a value."""
@@ -227,8 +231,13 @@ def print_report(
 
 def say_drawn(file: str | None) -> None:
     """Print where a picture is, if one was drawn."""
+    say_written("Plot", file)
+
+
+def say_written(what: str, file: str | None) -> None:
+    """Print which file was written, if one was."""
     if file is not None:
-        print(f"Plot: {file}")
+        print(f"{what}: {file}")
 
 
 def print_json(data: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a cost does when one option varies: what more of it brings, and from where on less.
+"""What a cost does when one option varies, or two: what more brings, and from where on less.
 
 Efficiency is throughput per GPU over that of the first value that is feasible: possible, and held
 by the memory. A *crossover* is where a curve changes its nature: communication takes more than half
@@ -7,8 +7,9 @@ of the step, efficiency falls below 80 %, or the step stops getting shorter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from shardcost.errors import ShardcostError, UnknownNameError
@@ -128,6 +129,53 @@ class Scaling:
         if not compared:
             return None
         return max(compared, key=lambda each: float(merit(each[1])))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """What a cost does when two options vary: for each value of the one, a `Scaling` of the other.
+
+    Every line has the same values of the other option, in the same order.
+    """
+
+    name: str
+    """The option whose values are lines."""
+    lines: tuple[tuple[str, Scaling], ...]
+
+    @property
+    def across(self) -> str:
+        """The option whose values are columns."""
+        return self.lines[0][1].name
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The values of the option across."""
+        return tuple(row.value for row in self.lines[0][1].rows)
+
+    @property
+    def phase(self) -> str:
+        """The phase that is priced."""
+        return self.lines[0][1].phase
+
+    def cells(self) -> Iterator[tuple[str, Row]]:
+        """Yield the value of the line, and the row of the value across, cell by cell."""
+        for value, scaling in self.lines:
+            for row in scaling.rows:
+                yield value, row
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all cells."""
+        return tuple(row for _, row in self.cells())
+
+    def best(self, merit: Callable[[Estimate], Any]) -> tuple[str, Row] | None:
+        """Return the cell that fits into memory and is best; None where none fits."""
+        best: tuple[str, Row] | None = None
+        most = -inf
+        for value, row in self.cells():
+            if row.found is not None and row.fits and float(merit(row.found)) > most:
+                best, most = (value, row), float(merit(row.found))
+        return best
 
 
 DEGREES: Final = ("gpus", "tp", "cp", "pp", "dp", "ep")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shardcost import resolve
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
-from shardcost.errors import BadTypeError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
@@ -14,7 +16,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE
+from shardcost.options import default_software
 from shardcost.program.assemble import Program, program_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import Software
@@ -46,13 +48,14 @@ def estimate(
         layout: Degrees may be arrays that broadcast: one call prices them all.
         workload: `Train`, `Prefill` or `Decode`.
         software: The framework or engine, by name or file; Megatron Core or TensorRT-LLM if none
-            is named.
+            is named, or what runs on devices of other vendors
+            (`shardcost.options.default_software`).
         network: What joins the nodes, by name or file, if the layout spans several and the cluster
             does not say.
     """
     model, cluster = resolve.model(model), resolve.cluster(cluster, network)
     _check_kinds(layout, workload)
-    runs = software_of(software, workload)
+    runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
         _check_trained(machine_of(cluster).cluster.device, workload.dtype)
@@ -92,9 +95,26 @@ def ledger_of(
     return Ledger.of(program, prices, known)
 
 
-def software_of(given: GivenSoftware | None, workload: Workload) -> Software:
-    """Return a software, the usual one for the workload if none is given."""
-    return resolve.software(given or DEFAULT_SOFTWARE[workload.phase]).in_phase(workload.phase)
+def software_of(
+    given: GivenSoftware | None, workload: Workload, clusters: Iterable[Cluster | Machine] = ()
+) -> Software:
+    """Return a software, the usual one for the workload and the devices if none is given.
+
+    Raises:
+        BadValueError: It does not run this kind of workload: an engine does not train.
+    """
+    phase = workload.phase
+    if given is None:
+        nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
+        given = default_software(phase, {cluster.device.vendor for cluster in nouns})
+    software = resolve.software(given)
+    if not software.runs(phase):
+        what = "trains" if phase == "train" else "serves"
+        rule = (
+            f"one that {what}, such as {default_software(phase)} (`shardcost software` lists all)"
+        )
+        raise BadValueError("software", software.name, rule)
+    return software.in_phase(phase)
 
 
 def _check_kinds(layout: object, workload: object) -> None:

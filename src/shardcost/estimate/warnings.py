@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from shardcost.catalog import names, software_named
 from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import weight_format
 from shardcost.machine.kernels import KernelTable
+from shardcost.options import default_software
 from shardcost.program.operations import AttentionCore, Collective, Gemm
+from shardcost.workload import Prefill, Train, Workload
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
+    from shardcost.workload import Decode
 
 _KERNELS: Final[Mapping[KernelTable, str]] = {
     "gemm": "GEMM",
@@ -38,6 +42,10 @@ class CaveatReason(StrEnum):
 
     DOES_NOT_FIT = "does_not_fit"
     """The layout needs more memory than a device has."""
+    SOFTWARE_OF_OTHER_VENDORS = "software_of_other_vendors"
+    """The software does not run on these devices."""
+    BEYOND_CONTEXT = "beyond_context"
+    """Sequences are longer than the model was made for."""
     WIDENED_FORMAT = "widened_format"
     """The device does not multiply the weights as they are stored."""
     INHERITED_KERNELS = "inherited_kernels"
@@ -75,12 +83,42 @@ def caveats_of(estimate: Estimate) -> Iterator[Caveat]:
         reason = memory.reason(estimate.cluster.device)
         if reason:
             yield Caveat(CaveatReason.DOES_NOT_FIT, reason, 1.0)
+    yield from _unusable(estimate)
     seconds: dict[tuple[CaveatReason, str], Any] = {}
     for about in (_widened, _inherited, _extrapolated, _unfitted):
         for why, text, each in about(estimate):
             seconds[why, text] = seconds.get((why, text), 0.0) + each
     known = [Caveat(*key, _most(each / estimate.time_s)) for key, each in seconds.items()]
     yield from sorted(known, key=lambda caveat: -round(caveat.share, 6))
+
+
+def _unusable(estimate: Estimate) -> Iterator[Caveat]:
+    """Yield what would not run on these devices, or not with this model."""
+    software, vendor = estimate.software, estimate.cluster.device.vendor
+    if software.vendors and vendor not in software.vendors and vendor in _judged_vendors():
+        usual = default_software(estimate.workload.phase, [vendor])
+        text = f"{software.name} does not run on {estimate.cluster.device.name}; {usual} does"
+        yield Caveat(CaveatReason.SOFTWARE_OF_OTHER_VENDORS, text, 1.0)
+    tokens, most = _sequence_tokens(estimate.workload), estimate.model.context_tokens
+    if most is not None and anywhere(tokens > most):
+        longest = int(tokens.max() if is_array(tokens) else tokens)
+        name = estimate.model.name
+        text = f"{longest:,} tokens in a sequence: the longest context of {name} is {most:,}"
+        yield Caveat(CaveatReason.BEYOND_CONTEXT, text, 1.0)
+
+
+def _sequence_tokens(work: Workload) -> Any:
+    """Return the tokens of a sequence: trained, of a prompt with what it follows, or decoded."""
+    if isinstance(work, Train):
+        return work.sequence_length
+    if isinstance(work, Prefill):
+        return work.cached_tokens + work.prompt_tokens
+    return cast("Decode", work).context_tokens
+
+
+def _judged_vendors() -> set[str]:
+    """Return the vendors of which the catalog says what runs; of others nobody knows."""
+    return {vendor for name in names("software") for vendor in software_named(name).vendors}
 
 
 def _most(share: Any) -> float:

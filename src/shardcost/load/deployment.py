@@ -11,7 +11,7 @@ from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.load.engine import Engine
 from shardcost.machine import Machine, machine_of
-from shardcost.options import DEFAULT_SOFTWARE
+from shardcost.options import default_software
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 
 
@@ -66,12 +66,13 @@ class Deployment:
             model: What is served.
             cluster: Where.
             layout: Of one worker.
-            software: The engine; TensorRT-LLM if none is named.
+            software: The engine; the usual one of the devices if none is named.
             network: What joins the nodes.
             workers: How many there are.
         """
-        runs = resolve.software(software or DEFAULT_SOFTWARE["decode"]).in_phase("decode")
         place = resolve.cluster(cluster, network)
+        usual = default_software("decode", [machine_of(place).cluster.device.vendor])
+        runs = resolve.software(software or usual).in_phase("decode")
         return cls(Pool(Engine(resolve.model(model), place, layout, runs), workers))
 
     @property

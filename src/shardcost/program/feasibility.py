@@ -7,9 +7,10 @@ are arrays: then where it is broken is a mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
+from shardcost import options
 from shardcost.arrays import largest, smallest
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
@@ -27,6 +28,7 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
+from shardcost.options import Option
 from shardcost.program.partitions import grid_of
 from shardcost.program.setting import micro_batches, sequences_per_pass
 from shardcost.workload import Decode, Prefill, Train, Workload
@@ -38,6 +40,17 @@ LAYER_PLACES: Final = (0, 1, 2, 3)
 """Virtual stages share the layers evenly, where embedding, head and a module that predicts further
 tokens (DeepSeek-V3's, 61 layers on 16 or 32 virtual stages) may each take the place of a layer."""
 
+_OF_EXPERTS: Final = tuple(
+    options.ESTIMATE[name]
+    for name in (
+        "ep", "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance",
+    )
+)  # fmt: skip
+"""Fields of a layout that mean nothing to a model without experts."""
+_OF_TRAINING: Final = tuple(each for each in options.LAYOUT if each.applies_to == ("train",))
+"""Fields of a layout that mean nothing in serving."""
+WITHOUT_EXPERTS: Final = Rule("model_without_experts", "{} is for experts, which the model lacks")
+NOT_TRAINED: Final = Rule("option_of_training", "{} is for training, which this is not")
 STAGE_LAYERS: Final = Rule(
     "stage_layers_beyond_model", "the first and last stage have more than {} layers"
 )
@@ -143,6 +156,10 @@ def broken_rules(
         gpus = cluster.tiers[-1].gpus
         yield NEEDS_NETWORK, (gpus,), layout.devices > gpus
     yield from layout.broken_rules()
+    if not model.most_experts:
+        yield from _without_effect(layout, _OF_EXPERTS, WITHOUT_EXPERTS)
+    if not isinstance(workload, Train):
+        yield from _without_effect(layout, _OF_TRAINING, NOT_TRAINED)
     for block in model.blocks:
         if layout.scheme == "1d":
             for mixer in block.mixers:
@@ -164,6 +181,14 @@ def broken_rules(
         for places in LAYER_PLACES:
             uneven = uneven & ((layers + places) % parts != 0)
         yield UNEVEN_STAGES, (layers,), uneven
+
+
+def _without_effect(layout: Layout, fields: Iterable[Option], rule: Rule) -> Iterator[Broken]:
+    """Yield a rule for each field that is set and would change nothing."""
+    for option in fields:
+        value = getattr(layout, option.name)
+        if is_array(value) or value != option.default:
+            yield rule, (option.name,), value != option.default
 
 
 def _attention_rules(part: Any, layout: Layout) -> Iterator[Broken]:

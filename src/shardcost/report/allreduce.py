@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from shardcost.allreduce import AllreduceCost
+from shardcost.allreduce import AllreduceCost, message_bytes, ring_allreduce_cost
+from shardcost.receipt import SENT, Receipt, Term
 from shardcost.report.text import heading, paragraphs, table
+from shardcost.traced import Traced, receipt, step
 from shardcost.units import format_bytes, format_bytes_decimal, format_time
 
 
@@ -27,6 +29,7 @@ BOUND: Final = (
     "Latency and protocols are left out: a lower bound for a ring, nearest for large messages and"
     " far below what small ones take."
 )
+_BANDWIDTH_UNIT: Final = "Unit: 1 GB/s is 1,000,000 bytes per ms; the time is in ms"
 _LABELS: Final = {
     "hidden_size": ("hidden size", "{:,} elements"),
     "sequence_length": ("sequence length", "{:,} tokens"),
@@ -39,10 +42,27 @@ _LABELS: Final = {
 }
 
 
+_SYMBOLS: Final = {
+    "hidden_size": ("hidden", ""),
+    "sequence_length": ("sequence", ""),
+    "batch_size": ("batch", ""),
+    "num_gpus": ("n", ""),
+    "num_layers": ("layers", ""),
+    "bytes_per_element": ("bytes", ""),
+    "allreduces_per_layer": ("per_layer", ""),
+    "bandwidth_gb_per_sec": ("bandwidth", "GB/s"),
+}
+"""How formulas write each argument, and its unit."""
+
+
 def as_text(
-    title: str, inputs: Mapping[str, Input], cost: AllreduceCost, notes: Sequence[str]
+    title: str,
+    inputs: Mapping[str, Input],
+    cost: AllreduceCost,
+    notes: Sequence[str],
+    explained: Sequence[Receipt] = (),
 ) -> str:
-    """Return the report for a terminal."""
+    """Return the report for a terminal; with receipts, the arithmetic of each figure."""
     given = []
     for name, (label, form) in _LABELS.items():
         text = form.format(inputs[name].value)
@@ -59,7 +79,7 @@ def as_text(
     ]
     sources = {own.origin: own.source for own in inputs.values() if own.source}
     remarks = [
-        f"Formula: {FORMULA}",
+        _BANDWIDTH_UNIT if explained else f"Formula: {FORMULA}",
         *(f"Note: {note}" for note in notes),
         *(f"Source of {origin}: {source}" for origin, source in sources.items()),
     ]
@@ -68,15 +88,71 @@ def as_text(
             heading(title),
             table(("input", "value", "from"), given, right="1"),
             table(("cost", "value", "meaning"), costs, right="1"),
+            *_explained(explained),
             paragraphs(remarks),
         ]
     )
 
 
+def receipts(inputs: Mapping[str, Input]) -> list[Receipt]:
+    """Return the receipt of each figure: the function's own formulas, run on named numbers."""
+    term = {
+        name: Traced.named(
+            Term(symbol, float(inputs[name].value), unit, _LABELS[name][0], _stated(inputs[name]))
+        )
+        for name, (symbol, unit) in _SYMBOLS.items()
+    }
+    sequences = (term["batch_size"], term["sequence_length"])
+    message = message_bytes(*sequences, term["hidden_size"], term["bytes_per_element"])
+    summed = step("message", message, "bytes", "of one all-reduce")
+    calls = step("calls", term["num_layers"] * term["allreduces_per_layer"], "", "of a pass")
+    one, total, time_ms = ring_allreduce_cost(
+        summed, term["num_gpus"], calls, term["bandwidth_gb_per_sec"]
+    )
+    figures = (
+        ("message_size_bytes", "Message", "bytes", message),
+        ("comm_volume_per_allreduce_bytes", "Sent per all-reduce", SENT, one),
+        ("total_comm_volume_bytes", "Sent in total", SENT, total),
+        ("total_comm_time_ms", "Time", "ms", time_ms),
+    )
+    return [receipt(value, name, title, unit) for name, title, unit, value in figures]
+
+
+def _stated(given: Input) -> str:
+    return given.source or given.origin
+
+
+def _explained(explained: Sequence[Receipt]) -> Iterator[str]:
+    """Yield each figure with its formula and the numbers put in, and what the symbols are."""
+    if not explained:
+        return
+    rows = []
+    for each in explained:
+        rows += [(each.title, each.formula), ("", f"= {each.numbers}"), ("", f"= {each.text}")]
+    yield table(("figure", "formula, and with its numbers"), rows)
+    terms = {term.name: term for each in explained for term in each.terms}
+    yield table(
+        ("symbol", "value", "meaning"),
+        [(term.symbol, term.text, term.meaning) for term in terms.values()],
+        right="1",
+    )
+
+
 def as_data(
-    inputs: Mapping[str, Input], cost: AllreduceCost, notes: Sequence[str]
+    inputs: Mapping[str, Input],
+    cost: AllreduceCost,
+    notes: Sequence[str],
+    explained: Sequence[Receipt] = (),
 ) -> dict[str, Any]:
     """Return the report as plain data: the function's result first, then what went in."""
+    explanation = [
+        {
+            "figure": each.name,
+            **{key: getattr(each, key) for key in ("value", "unit", "formula", "numbers")},
+            "sources": list(each.sources),
+        }
+        for each in explained
+    ]
     return {
         **cost,
         "inputs": {
@@ -85,4 +161,5 @@ def as_data(
         },
         "formula": FORMULA,
         "notes": list(notes),
+        **({"explanation": explanation} if explanation else {}),
     }

@@ -16,7 +16,7 @@ from shardcost.catalog.figures import changes_of
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE, LAYOUT, WORKLOAD, Option, flag
+from shardcost.options import LAYOUT, WORKLOAD, Option, default_software, flag
 from shardcost.workload import Decode, Prefill, Workload
 
 MODEL_FILE: Final = "config.json"
@@ -46,7 +46,7 @@ def words_of(result: Estimate) -> list[str]:
         words += ["--network", network.name if has_network(network.name) else NETWORK_FILE]
     for name, value in changed_figures(result.cluster).items():
         words += ["--set", f"{name}={value}"]
-    if software.name != DEFAULT_SOFTWARE[result.workload.phase]:
+    if software.name != default_software(result.workload.phase, [result.cluster.device.vendor]):
         is_preset = software.name in all_names("software")
         words += ["--software", software.name if is_preset else SOFTWARE_FILE]
     words += option_words(LAYOUT, result.layout)
@@ -73,7 +73,7 @@ def python_of(result: Estimate) -> str:
         where = f"{named}.with_figures({changes!r})"
     what = repr(model.name) if is_known(model) else f"Model.from_hf({MODEL_FILE!r})"
     arguments = [what, where, _called("Layout", result.layout), _called(kind, work)]
-    if result.software.name != DEFAULT_SOFTWARE[work.phase]:
+    if result.software.name != default_software(work.phase, [cluster.device.vendor]):
         arguments.append(_argument("software", result.software.name, SOFTWARE_FILE))
     nouns = ("Cluster", "Model", "Network", "Software")
     needed = {name for name in nouns if any(name in text for text in arguments)}

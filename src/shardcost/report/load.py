@@ -128,7 +128,8 @@ def remarks(load: Load, parts: Parts | None, caveats: Sequence[str]) -> list[str
     if parts is not None and parts.beyond_context:
         most = load.deployment.serving.engine.model.context_tokens
         own.append(f"{parts.beyond_context:,} requests exceed the model's context of {most:,}")
-    shown = [each for each in known if each.reason is not CaveatReason.DOES_NOT_FIT]
+    counted = {CaveatReason.DOES_NOT_FIT, CaveatReason.BEYOND_CONTEXT}
+    shown = [each for each in known if each.reason not in counted]
     return [each for each in as_remarks(shown, own) if not each.endswith("--notes")]
 
 

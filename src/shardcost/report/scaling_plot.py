@@ -1,22 +1,42 @@
-"""Scaling over one option as a picture: the parts of the step at each value, and the efficiency.
+"""Scaling as a picture: over one option, the parts of the step at each value, and the efficiency.
 
 Bars add up to the step; hidden communication is hatched beside them. Below are efficiency and the
 share of communication, with their thresholds. Infeasible values are slots with the reason.
+
+Over two options it is a heat map of the time, dark where it is short; cells that do not fit or are
+impossible are hatched.
 """
 
 from __future__ import annotations
 
-import re
-from textwrap import fill, shorten
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.errors import BadValueError
 from shardcost.estimate.result import Estimate
-from shardcost.estimate.scaling import HALF, WORTHWHILE, Row, Scaling
+from shardcost.estimate.scaling import HALF, WORTHWHILE, Grid, Row, Scaling
 from shardcost.report import pictures
 from shardcost.report.estimate import details, title
-from shardcost.report.pictures import COLOURS, GREY, GRID, GROUPS, HATCH, Sketch, label_ticks, note
-from shardcost.report.scaling import sentences
+from shardcost.report.pictures import (
+    COLOURS,
+    GREY,
+    GRID,
+    GROUPS,
+    HATCH,
+    IDLE,
+    Sketch,
+    label_ticks,
+    note,
+)
+from shardcost.report.scaling import (
+    HEADLINES,
+    OUT_OF_MEMORY,
+    grid_sentences,
+    grid_title,
+    headline_s,
+    sentences,
+    short_reason,
+)
 from shardcost.units import format_bytes, format_percent, format_time
 
 if TYPE_CHECKING:
@@ -42,10 +62,12 @@ _ORDER: Final = (
 _PALE: Final = 0.35
 _NOTHING: Final = 1e-9
 """Parts below this share of the longest step are rounding."""
-_GOT: Final = re.compile(r", got [^,]*$")
-_WHERE: Final = re.compile(r"^(layout|Layout) must be possible( for [^:]+| as [^:]+)?: ")
-_REASON: Final = (30, 75)
-"""Characters of a line of a reason, and of all of it."""
+_REASON: Final = 30
+"""Characters of a line of a reason."""
+_CELL: Final = (0.95, 0.55)
+"""Inches of a cell of a heat map."""
+_DARK: Final = 0.45
+"""Shade of a cell, of 0 to 1, below which white text is readable on it."""
 
 
 def sketch(scaling: Scaling) -> Sketch:
@@ -90,7 +112,7 @@ def _draw_steps(axes: Axes, scaling: Scaling) -> None:
             axes.axvspan(place - 0.45, place + 0.45, hatch="//", zorder=0, **look)
         if row.found is None:
             axes.annotate(
-                fill(short_reason(row), _REASON[0]),
+                fill(short_reason(row), _REASON),
                 (place, 0.03),
                 xycoords=("data", "axes fraction"),
                 rotation=90,
@@ -168,12 +190,6 @@ def _label_bar(axes: Axes, place: int, row: Row, estimate: Estimate, *, fastest:
     note(axes, "\n".join(lines), (place, float(estimate.time_s)), (0, 3), zorder=4, **look)
 
 
-def short_reason(row: Row) -> str:
-    """Return why a value is impossible, in a few words."""
-    reason = _GOT.sub("", _WHERE.sub("", row.impossible))
-    return shorten(reason, _REASON[1], placeholder=" …")
-
-
 def _draw_shares(axes: Axes, scaling: Scaling) -> None:
     """Draw efficiency and the share of communication, and ring where they cross their lines."""
     from matplotlib.ticker import PercentFormatter
@@ -202,3 +218,81 @@ def _draw_shares(axes: Axes, scaling: Scaling) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_ylabel("share")
     axes.grid(axis="y", **GRID)
+
+
+def heat_map(grid: Grid) -> Sketch:
+    """Return the picture of a grid."""
+    possible = [row.found for _, row in grid.cells() if row.found is not None]
+    if not possible:
+        raise BadValueError(grid.name, grid.across, "possible for at least one pair, to be drawn")
+    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, 3.5 + _CELL[0] * len(grid.columns)))
+    height = max(3.2, 2.2 + _CELL[1] * len(grid.lines))
+    words = f"{grid_title(grid)}; first: {title(possible[0])}, {details(possible[0])}"
+    heading = fill(words, _characters(width))
+    return Sketch(lambda figure: _fill_map(figure, grid), (width, height), heading, 10.5)
+
+
+def _fill_map(figure: Figure, grid: Grid) -> None:
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+
+    axes = figure.subplots()
+    times = [headline_s(row.found) for _, row in grid.cells() if row.found and row.fits]
+    least, most = (min(times), max(times)) if times else (1.0, 2.0)
+    shades = ScalarMappable(LogNorm(least, max(most, least * 1.01)), colormaps["cividis"])
+    used: dict[str, Any] = {}
+    columns = {value: place for place, value in enumerate(grid.columns)}
+    for line, (_, scaling) in enumerate(grid.lines):
+        for row in scaling.rows:
+            _draw_cell(axes, (columns[row.value], line), row, shades, used)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(grid.lines) - 0.5, -0.5)
+    axes.set_xticks(range(len(columns)), list(columns))
+    axes.set_yticks(range(len(grid.lines)), [value for value, _ in grid.lines])
+    axes.set_xlabel(grid.across.replace("_", " "))
+    axes.set_ylabel(grid.name.replace("_", " "))
+    axes.tick_params(length=0)
+    words = fill("; ".join(grid_sentences(grid)), _characters(figure.get_figwidth()))
+    axes.set_title(words, loc="left", fontsize=9, color=GREY)
+    if times:
+        bar = figure.colorbar(shades, ax=axes, pad=0.02)
+        bar.minorticks_off()
+        between = (least * most) ** 0.5
+        bar.set_ticks(sorted({least, between, most}))
+        label_ticks(bar.ax.yaxis, format_time)
+        bar.set_label(HEADLINES[grid.phase])
+    if used:
+        below: dict[str, Any] = {"loc": "outside lower left", "ncols": 1}
+        figure.legend(handles=list(used.values()), frameon=False, **below)
+
+
+def _draw_cell(
+    axes: Axes, place: tuple[int, int], row: Row, shades: Any, used: dict[str, Any]
+) -> None:
+    """Draw one cell: a shade with its time, or a hatch that the legend explains."""
+    from matplotlib.patches import Patch, Rectangle
+
+    corner = (place[0] - 0.5, place[1] - 0.5)
+    look: dict[str, Any] = {"edgecolor": "white", "linewidth": 1}
+    if row.found is not None and row.fits:
+        seconds = headline_s(row.found)
+        look["facecolor"] = shades.to_rgba(seconds)
+        dark = float(shades.norm(seconds)) < _DARK
+        text, colour = format_time(seconds), "white" if dark else "black"
+    else:
+        hatch: dict[str, Any] = {"facecolor": pictures.SLOT, "edgecolor": IDLE}
+        hatch["hatch"] = "//" if row.found else "xx"
+        if row.found is None:
+            name = short_reason(row)
+            known = [OUT_OF_MEMORY, *(each for each in used if each != OUT_OF_MEMORY)]
+            text = f"[{known.index(name) if name in known else len(known)}]"
+            label = f"{text} {name}"
+        else:
+            name, label = OUT_OF_MEMORY, f"{OUT_OF_MEMORY}: does not fit into memory"
+            text = f"{OUT_OF_MEMORY}\n{format_bytes(row.found.memory_bytes)}"
+        used.setdefault(name, Patch(label=label, **hatch))
+        look, colour = look | hatch, "black"
+    axes.add_patch(Rectangle(corner, 1, 1, **look))
+    box = {"facecolor": pictures.SLOT, "edgecolor": "none", "pad": 1} if "hatch" in look else None
+    axes.text(*place, text, ha="center", va="center", fontsize=8, color=colour, bbox=box)

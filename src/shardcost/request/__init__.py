@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
     from shardcost.collectives.library_time import CollectiveTime
     from shardcost.estimate.result import Estimate
-    from shardcost.estimate.scaling import Scaling
+    from shardcost.estimate.scaling import Grid, Scaling
     from shardcost.formats.request_traces import RequestTrace
     from shardcost.goodput.run import Target, TrainingRun
     from shardcost.layout import Layout
@@ -137,6 +137,10 @@ def layout_of(given: Given) -> Layout:
         for option in options.LAYOUT
         if given.get(option.name) is not None
     }
+    phase = given.get("phase")
+    for name, value in fields.items() if phase in options.PHASES else ():
+        if value != options.ESTIMATE[name].default:
+            _check_phase(options.ESTIMATE[name], str(phase))
     gpus = value_of(given, options.GPUS)
     if gpus is not None:
         fields["dp"] = _replicas(gpus, fields)
@@ -225,6 +229,29 @@ def scaling_of(given: Given, finder: Finder, name: str, chosen: Sequence[Any]) -
     return Scaling(name, tuple(rows), given["phase"])
 
 
+def grid_of(
+    given: Given, finder: Finder, down: tuple[str, Sequence[Any]], across: tuple[str, Sequence[Any]]
+) -> Grid:
+    """Return the estimate of every pair of values of two options, or why there is none.
+
+    Args:
+        given: Values of the other options.
+        finder: Where models and machines are found.
+        down: Name and values of the option whose values are rows.
+        across: Those of the option whose values are columns.
+    """
+    from shardcost.estimate.scaling import Grid
+
+    if down[0] == across[0]:
+        rule = f"two names; write --vary {down[0]}=A,B,… for all values of one"
+        raise BadValueError("--vary", down[0], rule)
+    lines = [
+        (str(value), scaling_of(_varying(given, down[0], value), finder, *across))
+        for value in down[1]
+    ]
+    return Grid(down[0], tuple(lines))
+
+
 def _varying(given: Given, name: str, value: Any) -> Given:
     """Return a request with another value of an option, or of a figure of the machine."""
     if name in options.ESTIMATE:
@@ -250,15 +277,13 @@ def varied_name(text: str, phase: str) -> str:
 
 
 def varied(text: str, phase: str) -> tuple[str, list[str]]:
-    """Return the name and the values of ``NAME=A,B,…``."""
+    """Return the name and the values of ``NAME=A,B,…``; numbers also as ``A..B`` by doubling."""
     match = re.fullmatch(r"([^=]+)=(.+)", text)
     if not match:
         raise BadValueError("--vary", text, "a name and values, like tp=1,2,4,8")
     name = varied_name(match[1], phase)
-    chosen = [value.strip() for value in match[2].split(",")]
-    if not all(chosen):
-        raise BadValueError("--vary", text, "without empty values, like tp=1,2,4,8")
-    return name, list(dict.fromkeys(chosen))
+    kind = options.ESTIMATE[name].kind if name in options.ESTIMATE else "word"
+    return name, values.varied(flag(name), match[2], kind)
 
 
 # ------------------------------------------------------------------------------ a whole run
@@ -343,9 +368,10 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
 
     workload = _first_workload(given)
     name = given.get("software")
-    software = software_of(None if name is None else finder.software(name), workload)
     models = [finder.model(name) for name in several_of(given, options.MODEL)]
     clusters = clusters_of(given, finder)
+    named = None if name is None else finder.software(name)
+    software = software_of(named, workload, clusters)
     price = price_of(given, finder, clusters)
     return {
         "model": models,

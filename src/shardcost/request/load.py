@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import options, values
@@ -23,6 +24,7 @@ from shardcost.request import (
 from shardcost.scalars import positive_number
 
 if TYPE_CHECKING:
+    from shardcost.cluster import Cluster
     from shardcost.layout import Layout
     from shardcost.load.deployment import Deployment
     from shardcost.load.requests import Lengths, Requests
@@ -81,7 +83,7 @@ def deployment_of(given: Given, finder: Finder) -> Deployment:
         for option in options.WORKER
         if option.kind == "word" and not _sets_layout(option) and given.get(option.name) is not None
     }
-    software, drafts = _engine_software(given, finder), _drafts(given)
+    software, drafts = _engine_software(given, finder, [cluster]), _drafts(given)
     layout = _worker_layout(given)
     engine = Engine(model, cluster, layout, software, formats, **drafts)
     if not _disaggregated(given):
@@ -118,12 +120,17 @@ def _disaggregated(given: Given) -> bool:
     return False
 
 
-def _engine_software(given: Given, finder: Finder) -> Software:
+def _engine_software(given: Given, finder: Finder, clusters: Sequence[Cluster]) -> Software:
     """Return the engine, its scheduler with the settings that are given."""
     from dataclasses import replace
 
     name = given.get("software")
-    software = finder.software(options.DEFAULT_SOFTWARE["decode"] if name is None else name)
+    if name is None:
+        name = options.default_software("decode", {each.device.vendor for each in clusters})
+    software = finder.software(name)
+    if not software.runs("decode"):
+        rule = "one that serves (`shardcost software` lists all)"
+        raise BadValueError("--software", software.name, rule)
     settings = {
         option.name: option.read(given[option.name])
         for option in options.SCHEDULER
@@ -366,7 +373,7 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     model = finder.model(names[0])
     clusters = clusters_of(given, finder)
     engines = [
-        _engine_software({**given, "software": name}, finder)
+        _engine_software({**given, "software": name}, finder, clusters)
         for name in several_of(given, options.SOFTWARE)
     ]
     drafts, (degrees, layout) = _drafts(given), _worker_space(given)

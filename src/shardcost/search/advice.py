@@ -116,10 +116,11 @@ def advice(
     if is_array(layout.devices * layout.ep * layout.micro_batch * layout.virtual_stages):
         raise BadTypeError("layout", layout, "one layout, not an array of them")
     model = Model.named(model) if isinstance(model, str) else model
-    runs = software_of(software, workload)
+    cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster
+    runs = software_of(software, workload, [cluster])
     setup = Setup(
         model,
-        Cluster.named(cluster) if isinstance(cluster, str) else cluster,
+        cluster,
         layout,
         workload.in_formats_of(model, narrow_cache=runs.narrow_cache),
         runs,

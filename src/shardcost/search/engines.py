@@ -164,7 +164,7 @@ class _Pool:
         return _AHEAD * self._jobs
 
     def send(self, task: Task) -> Future[Answer]:
-        with _environment(_ONE_THREAD):  # the first task starts all processes
+        with _environment(_ONE_THREAD), _interrupts_held():  # the first task starts all processes
             return self.processes.submit(_in_worker, task, self._want)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
@@ -174,7 +174,22 @@ class _Pool:
         return handle.result()
 
     def stop(self) -> None:
+        for process in tuple((self.processes._processes or {}).values()):
+            process.terminate()  # a task may take minutes, and nobody waits for it any more
         self.processes.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back; processes that are started meanwhile never see it, not even at start."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _worker_questions: Questions = ()

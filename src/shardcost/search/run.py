@@ -160,13 +160,13 @@ def questions_of(
     """Return one question for each model on each cluster; on a torus, on each slice of it."""
     if not isinstance(workload, Workload):
         raise BadTypeError("workload", workload, "a Workload")
-    runs = software_of(software, workload)
-    places = [
-        place
+    clusters = [
+        resolve.cluster(each, net)
         for each in _several("cluster", cluster)
         for net in _several("network", network)
-        for place in _slices(resolve.cluster(each, net), space)
     ]
+    runs = software_of(software, workload, clusters)
+    places = [place for each in clusters for place in _slices(each, space)]
     questions: list[Question] = []
     first = 0
     for each in map(resolve.model, _several("model", model)):

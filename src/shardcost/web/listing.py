@@ -6,7 +6,7 @@ from typing import Any
 
 from shardcost import __version__, catalog
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE
+from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE, PHASES
 
 
 def listing() -> dict[str, Any]:
@@ -60,12 +60,12 @@ def _network(name: str) -> dict[str, Any]:
 
 
 def _software(name: str) -> dict[str, Any]:
-    """Return a framework or engine; who trains says what hides the sums of gradients."""
-    content, _ = catalog.preset("software", name)
-    trains = "dp_overlap" in content.get("choices", {})
+    """Return a framework or engine."""
+    software = catalog.software_named(name)
     return {
         "name": name,
-        "title": content["title"],
-        "phases": ["train"] if trains else ["prefill", "decode"],
+        "title": software.title,
+        "phases": list(software.phases or PHASES),
+        "vendors": list(software.vendors),
         "usual": name in DEFAULT_SOFTWARE.values(),
     }
