@@ -325,7 +325,9 @@ def test_a_search_leads_on_to_its_plan() -> None:
 # ------------------------------------------------------------------------ the example notebook
 
 
-@pytest.mark.skipif(find_spec("nbclient") is None, reason="nbclient is not installed")
+@pytest.mark.skipif(
+    None in map(find_spec, ("nbclient", "ipykernel")), reason="nbclient or ipykernel is missing"
+)
 def test_the_example_notebook_shows_what_its_cells_give_now(tmp_path: Path) -> None:
     made = tmp_path / "made.ipynb"
     command = [sys.executable, str(ROOT / "tests" / "notebooks.py"), str(made)]
