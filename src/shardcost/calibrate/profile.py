@@ -13,6 +13,7 @@ from shardcost.calibrate.gather import Gathered, Stated, gathered
 from shardcost.calibrate.kernels import CalibratedKernels, calibrate_kernels, profile_lines
 from shardcost.catalog import PROFILE_FIRST_LINE, checked_profile_name
 from shardcost.cluster import Cluster
+from shardcost.collectives.group import bus_factor
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.sweep import curve_sizes
 from shardcost.display import Displayed
@@ -211,7 +212,7 @@ class Profile(Displayed):
         for curve in self.gathered.curves if self.gathered is not None else ():
             sizes, case = curve.size_bytes, curve.case
             dense = case.result(curve_sizes(float(sizes.min()), float(sizes.max())), machine)
-            rates = dense.over(sizes).busbw_bytes_per_s * dense.over(sizes).time_s / curve.time_s
+            rates = bus_factor(case.collective, case.gpus) * sizes / curve.time_s
             name = f"{case.collective} of {case.library} on {case.gpus} GPUs"
             columns = zip(sizes.tolist(), curve.time_s.tolist(), rates.tolist(), strict=True)
             source = ", ".join(sorted(curve.datasets))
