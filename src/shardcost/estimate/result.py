@@ -11,7 +11,7 @@ from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError
-from shardcost.estimate.ledger import Entry, Ledger
+from shardcost.estimate.ledger import Entry, Ledger, joined
 from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import Caveat, caveats_of
 from shardcost.jitter import over_median
@@ -105,6 +105,11 @@ class Estimate:
     def entries(self) -> tuple[Entry, ...]:
         """Every operation of a step with its price and how often it happens."""
         return self.ledger.entries
+
+    @cached_property
+    def operations(self) -> Mapping[str, Entry]:
+        """The entries of one layout by name, those that are alike in all but their count as one."""
+        return joined(self.entries)
 
     @cached_property
     def compute_s(self) -> Mapping[str, Any]:

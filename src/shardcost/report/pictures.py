@@ -150,14 +150,25 @@ def drawn(sketch: Sketch, kind: str) -> bytes:
     with mpl.rc_context(_STYLE), catch_warnings():
         # A name may be in letters that the font lacks; the reader of an SVG has a font with them.
         filterwarnings("ignore", message="Glyph .* missing from")
-        figure = Figure(figsize=sketch.inches, layout="constrained")
+        # An SVG has 72 points an inch, whatever the figure's own resolution.
+        dpi = 72 if kind == "svg" else 150
+        figure = Figure(figsize=sketch.inches, dpi=dpi, layout="constrained")
         if sketch.title:
             title = visible(sketch.title)
             figure.suptitle(title, x=0.01, ha="left", fontsize=sketch.title_size)
         sketch.fill(figure)
+        settle(figure)
         content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
-        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+        figure.savefig(content, format=kind, dpi="figure", metadata=metadata)
     return _NOT_XML.sub(b"?", content.getvalue()) if kind == "svg" else content.getvalue()
+
+
+def settle(figure: Figure) -> None:
+    """Lay a figure out, once: places of its axes are known then, and stay when it is drawn."""
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+        figure.set_layout_engine(None)
 
 
 # Pictures inside a page. matplotlib names the parts of every picture alike: ids that nothing refers

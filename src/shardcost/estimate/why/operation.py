@@ -70,9 +70,9 @@ _SIZES: Final = {
 """Sizes of attention, and what they are called in its receipt."""
 
 
-def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
+def operation(estimate: Estimate, figure: str, entry: Entry) -> Why:
     """Return why one call of an operation takes as long as it does."""
-    prices, op, figure = estimate.ledger.prices, entry.op, f"op.{name}"
+    prices, op, name = estimate.ledger.prices, entry.op, figure.removeprefix("op.")
     often = f"{in_unit(entry.times, '')} a step" if entry.times else "on another stage"
     title = f"One call of {name} ({entry.phase}), {often}"
     if isinstance(op, Collective):

@@ -108,6 +108,7 @@ export function mount(root, page) {
       span: data.span_s,
       lanes: data.streams,
       events: data.events.map((event) => eventOf(event, data)),
+      gap: data.break && { start: data.break.start_s, end: data.break.end_s, words: data.break.words },
       form: format.time,
       legend: legendOf(data),
       summary: summaryOf(data),
@@ -191,6 +192,7 @@ export function mount(root, page) {
       opacity: OPACITY[event.kind] ?? null,
       title: event.name,
       lines,
+      pick: () => page.why?.(event.why),
     };
   }
 
