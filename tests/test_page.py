@@ -458,7 +458,7 @@ def complete_cells(visit: Visit) -> tuple[int, int]:
 
 
 def test_the_ring_can_be_stepped_forth_and_back_until_every_rank_has_the_sum(visit: Visit) -> None:
-    visit.open(tab="ring")
+    visit.open(tab="ring", ring_size="64MiB")
     assert visit.text("#ring-counter") == "0 of 14 steps done"
     assert visit.at("#ring-back").is_disabled()
     visit.at("#ring-step").click()
@@ -487,7 +487,7 @@ def test_the_ring_can_be_stepped_forth_and_back_until_every_rank_has_the_sum(vis
 def test_every_algorithm_ends_with_the_sum_everywhere(
     algorithm: str, ranks: int, steps: int | None, visit: Visit
 ) -> None:
-    visit.open(tab="ring")
+    visit.open(tab="ring", ring_size="64MiB")
     visit.at("#ring-algorithm").select_option(algorithm)
     visit.at("#ring-n").fill(str(ranks))
     visit.press("#ring-n", "Enter")

@@ -178,7 +178,7 @@ def test_kernels_of_the_software_cite_their_own_constants() -> None:
     assert any("llm_inference_bench" in source for source in answer.sources)
 
 
-def test_memory_has_the_error_of_measured_peaks_which_are_of_training() -> None:
+def test_memory_of_training_has_the_error_of_measured_peaks_and_serving_none() -> None:
     trained, served = (
         why(estimated("train, ZeRO 3"), "memory_bytes"),
         why(estimated("decode"), "memory_bytes"),
@@ -189,8 +189,11 @@ def test_memory_has_the_error_of_measured_peaks_which_are_of_training() -> None:
     kind = why(estimated("train, ZeRO 3"), "memory.optimizer").error
     assert kind is not None
     assert kind.low is None
-    assert served.error is not None
-    assert served.error.like.endswith("of training runs")
+    assert "within" in kind.words
+    assert served.error is None
+    assert why(estimated("decode"), "memory.kv_cache").error is None
+    assert "no interval" in served.words
+    assert "memory_bytes" not in ranges_of(estimated("decode"))
 
 
 def test_a_share_of_communication_has_the_error_of_measured_shares() -> None:

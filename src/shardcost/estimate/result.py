@@ -30,6 +30,7 @@ from shardcost.program.operations import (
     LatentCore,
     StateKernel,
 )
+from shardcost.scheduler import Scheduler
 from shardcost.software import Software
 from shardcost.traced import Naming, unnamed
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
@@ -248,6 +249,31 @@ class Estimate:
     def memory_bytes(self) -> Any:
         """Peak of the fullest rank."""
         return self.memory.peak_bytes
+
+    @property
+    def engine_bytes(self) -> Any:
+        """What the engine takes of a device: it sets the KV cache aside when it starts.
+
+        At least what the step needs. None in training, and of software whose share is not stated.
+        """
+        scheduler = self.software.scheduler
+        if self._trains or scheduler == Scheduler():
+            return None
+        fixed = self.memory_bytes - self.memory.by_kind()["kv_cache"]
+        cache = scheduler.cache_bytes(self.cluster.device.memory_bytes, fixed)
+        return largest(self.memory_bytes, fixed + cache)
+
+    @property
+    def engine_words(self) -> str | None:
+        """What the engine takes of a device and by which rule, of one layout; None as above."""
+        if self.engine_bytes is None:
+            return None
+        scheduler = self.software.scheduler
+        share = format_percent(scheduler.memory_share)
+        rule = f"{share} of the device, of which the KV cache has what the rest leaves"
+        if scheduler.memory_share_of == "free":
+            rule = f"the KV cache has {share} of what the rest leaves"
+        return f"{self.software.name} takes {format_bytes(self.engine_bytes)} at start ({rule})"
 
     @property
     def _trains(self) -> bool:

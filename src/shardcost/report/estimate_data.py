@@ -117,6 +117,8 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
         "fullest_stage": worst,
         "moment": memory.stages[worst].moment,
         "host_bytes": memory.host_bytes,
+        "engine_bytes": estimate.engine_bytes,
+        "engine": estimate.engine_words,
         "by_kind": memory.by_kind(),
         "stages": {name: attributes(stage, shown) for name, stage in memory.stages.items()},
     }
@@ -163,7 +165,8 @@ def messages_as_data(estimate: Estimate) -> dict[str, Any]:
     """Return every collective of one step, the one that takes most time first."""
     listed = messages(estimate)
     whole = [{"size_bytes": number(one.size_bytes), "count": number(one.count)} for one in listed]
-    return {"messages": [asdict(one) | own for one, own in zip(listed, whole, strict=True)]}
+    rows = [asdict(one) | own for one, own in zip(listed, whole, strict=True)]
+    return {"messages": rows, "layers": estimate.program.num_layers}
 
 
 def roofline_as_data(estimate: Estimate) -> dict[str, Any]:

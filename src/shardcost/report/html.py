@@ -136,6 +136,8 @@ def _figures(page: _Page) -> Iterator[str]:
     ranges = ranges_of(estimate)
 
     def between(name: str, form: Callable[[Any], str]) -> str:
+        if name not in ranges:  # memory in serving
+            return "counted, without an interval"
         return f"{form(ranges[name].low)} to {form(ranges[name].high)}"
 
     shown = [

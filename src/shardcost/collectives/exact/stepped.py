@@ -36,6 +36,8 @@ from shardcost.collectives.exact.schedule import (
 from shardcost.collectives.exact.simulate import Simulation, simulate
 from shardcost.collectives.exact.topology import Route, Topology, of_cluster
 from shardcost.collectives.group import bus_factor
+from shardcost.collectives.library_time import CollectiveTime
+from shardcost.collectives.tuner import steps as ring_steps
 from shardcost.errors import BadValueError
 from shardcost.scalars import whole_number
 
@@ -46,6 +48,8 @@ _PIECES: Final = 4
 """Of a pipeline, unless others are given: enough to see that it is one."""
 _GATHERS: Final = ("all_gather", "all_to_all")
 _ADDS: Final = ("all_reduce", "reduce_scatter", "reduce")
+_RINGS: Final = ("ring", "torus")
+"""Paths of libraries whose hops go from neighbour to neighbour."""
 
 
 class Move(NamedTuple):
@@ -135,6 +139,41 @@ class Stepped:
         if collective in {"broadcast", "reduce"}:
             return None
         return float(bus_factor(collective, self.schedule.ranks)) * self.size_bytes
+
+
+class AlphaBeta(NamedTuple):
+    """What the closed form of an algorithm comes to on a machine."""
+
+    alpha_s: float
+    """Of a step: what the machine's library takes for a hop of a ring."""
+    bytes_per_s: float
+    """Of the busiest link, nominal."""
+    time_s: float
+
+
+def alpha_beta(shown: Stepped, tiny: CollectiveTime) -> AlphaBeta | None:
+    """Return the closed form of an algorithm with the values of a machine.
+
+    Args:
+        shown: Simulated on the machine.
+        tiny: An all-reduce of a few bytes there, among the same ranks: of its ring, all but the
+            start is hops.
+
+    Returns:
+        None where the machine's library has no ring.
+    """
+    ranks = shown.schedule.ranks
+    hops = [
+        float(parts["hops"])
+        for (algorithm, _), parts in tiny.paths.items()
+        if algorithm in _RINGS and "hops" in parts
+    ]
+    if not hops or shown.simulation is None:
+        return None
+    alpha_s = min(hops) / ring_steps("all_reduce", ranks)
+    links = dict(zip(shown.simulation.links, shown.simulation.topology.links, strict=True))
+    rate = float(links[shown.simulation.busiest].bytes_per_s)
+    return AlphaBeta(alpha_s, rate, float(shown.cost.time_s(alpha_s, rate)))
 
 
 def stepped(

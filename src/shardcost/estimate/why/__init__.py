@@ -372,7 +372,8 @@ def _all_calls(estimate: Estimate, figure: str, entry: Entry) -> Why:
             receipt(whole - hidden, figure, title, "s"), value=entry.exposed_s, parts=[every]
         )
     where = {"inside_bytes": " over links inside a domain", "network_bytes": " over the network"}
-    size = float(getattr(estimate.ledger.prices.sent(entry.op), kind))
+    sends = estimate.ledger.prices.sent(entry.op) if isinstance(entry.op, Collective) else None
+    size = float(getattr(sends, kind))
     title = f"Bytes that a rank sends{where.get(kind, '')} in all calls of {name} in a step"
     sent = calls * named("bytes", size, SENT, "in one call")
     return answer(receipt(sent, figure, title, SENT), value=entry.times * size, parts=[one])

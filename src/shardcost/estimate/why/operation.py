@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.collectives.dispatch import DispatchTime
 from shardcost.collectives.receipts import (
     collective_receipt,
@@ -30,6 +31,7 @@ from shardcost.estimate.why.answer import (
     error_of,
     kernel_error,
     part,
+    spread,
     total,
 )
 from shardcost.kernels.gemm import Parts
@@ -312,6 +314,12 @@ def _on_host(prices: Prices, op: Collective, entry: Entry, figure: str, title: s
     return answer(receipt(seconds, figure, title, "s"), value=entry.seconds, words=words)
 
 
+_COUNTED: Final = (
+    "no interval: weights and KV cache are counted, and what engines reserve beside them was not"
+    " measured"
+)
+
+
 def memory_figures(estimate: Estimate) -> Iterator[str]:
     """Yield the names of the figures on memory."""
     yield "memory_bytes"
@@ -333,7 +341,13 @@ def memory(estimate: Estimate, figure: str) -> Why:
             if name != worst
         )
         words = f"of {capacity}; {others or 'one stage'}"
+        if residuals_of_memory(estimate) is None:
+            words += f"; {_COUNTED}"
+        if estimate.engine_bytes is not None:
+            words += f"; {estimate.engine_words}"
         title = f"Memory of the fullest rank: {worst} stage{_when(held)}"
+        if len(memory.stages) == 1:
+            title = f"Memory of a rank{_when(held)}"
         return _stage(estimate, figure, title, held, "memory.", words)
     _, place, *kinds = figure.split(".")
     if kinds or place in KINDS:
@@ -355,7 +369,8 @@ def _stage(
         part(f"{prefix}{kind}", kind.replace("_", " "), getattr(held, kind), "bytes")
         for kind in KINDS
     ]
-    error = error_of(residuals_of_memory(estimate), held.total, "bytes")
+    like = residuals_of_memory(estimate)
+    error = None if like is None else error_of(like, held.total, "bytes")
     stated = [str(estimate.cluster.sources.get("device.memory_bytes", ""))]
     return total(figure, title, held.total, "bytes", kinds, error=error, stated=stated, words=words)
 
@@ -368,14 +383,18 @@ def _kind(estimate: Estimate, figure: str, stage: str, kind: str) -> Why:
     )
     title = f"{kind.replace('_', ' ').capitalize()} on a rank of the {stage} stage{_when(held)}"
     whole = receipt(getattr(traced.stages[stage], kind), figure, title, "bytes")
-    like = residuals_of_memory(estimate)
-    known = error_of(like, 1.0, "")
-    words = f"{known.words.partition(':')[0]}; kinds of memory were not measured apart"
+    like, error = residuals_of_memory(estimate), None
+    if like is not None:
+        words = (
+            f"{CONFIDENCE_PCT} % of {like.like} were within {spread(like)}; kinds of memory were"
+            " not measured apart"
+        )
+        error = Error(words, like.like, like.rows)
     stated = [str(software.memory.get("source", ""))] if kind in {"buffers", "framework"} else []
     return answer(
         whole,
         value=getattr(held, kind),
-        error=Error(words, like.like, like.rows),
+        error=error,
         stated=stated,
-        words="" if whole.value else "none in the fullest moment",
+        words="" if whole.value else "none at the peak",
     )

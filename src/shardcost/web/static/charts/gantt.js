@@ -36,6 +36,7 @@ export function gantt(root, page, { height, name }) {
     button("right", "▶", "later", () => pan(0.5)),
     button("reset", "whole", "show the whole", () => move(0, data?.axis.end ?? 1)),
     words,
+    html("span", { class: "panel-hint gantt-hint" }, "click explains, drag moves, Ctrl + wheel zooms"),
   );
   root.append(tools);
   const made = figure(root, page, {
@@ -328,16 +329,17 @@ function block(frame, event, { x, y, w, h }) {
   });
 }
 
-/** Return a name in at most so many lines of a width; none where it does not fit: the tip has it. */
+/** Return a name in one line or two of a width; none where it does not fit: the tip has it. */
 function broken(name, width, most) {
-  const lines = [];
-  for (const word of name.split(" ")) {
-    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
-    if (lines.length && textWidth(longer, 11) <= width) lines[lines.length - 1] = longer;
-    else lines.push(word);
-  }
-  const fits = lines.length <= Math.max(1, most) && lines.every((each) => textWidth(each, 11) <= width);
-  return fits ? lines : [];
+  const wide = (text) => textWidth(text, 11);
+  if (wide(name) <= width) return [name];
+  const words = name.split(" ");
+  const pairs = words.slice(1).map((_, index) => [
+    words.slice(0, index + 1).join(" "), words.slice(index + 1).join(" "),
+  ]);
+  const widest = (pair) => Math.max(...pair.map(wide));
+  const best = pairs.sort((a, b) => widest(a) - widest(b))[0];
+  return most > 1 && best && widest(best) <= width ? best : [];
 }
 
 /** Draw the whole in small, with the window that is shown. */
