@@ -573,7 +573,7 @@ def test_a_number_says_where_it_comes_from_and_leads_on(
     expect(visit.at("#why-title")).to_be_focused()
     first = visit.text("#why-title")
 
-    part = visit.at("#why-parts .number").first
+    part = visit.at("#why-terms .number").first
     said = part.inner_text()
     part.click()
     expect(visit.at("#why-title")).not_to_have_text(first)

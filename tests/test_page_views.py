@@ -33,14 +33,13 @@ EVENT = """
 
 def test_an_event_of_the_timeline_is_explained_by_its_operation(visit: Visit) -> None:
     visit.open()
+    said = str(visit.at("svg.timeline").text_content())
+    assert "all-reduce(attn out)" in said
+    assert "…" not in said
     visit.at("svg.timeline").scroll_into_view_if_needed()
     x, y = visit.script(EVENT, "qkv")
     visit.page.mouse.click(x, y)
     expect(visit.at("#why-title")).to_contain_text("One call of qkv")
-    visit.page.keyboard.press("Escape")
-    said = str(visit.at("svg.timeline").text_content())
-    assert "all-reduce(attn out)" in said
-    assert "…" not in said
 
 
 def test_a_long_step_has_a_labelled_break_and_uses_its_width(visit: Visit) -> None:
