@@ -228,7 +228,7 @@ def _latent(prices: Prices, op: LatentCore, seconds: float) -> tuple[Any, str]:
     words = (
         f"batch {op.batch:,.4g}, queries {op.query_tokens:,.0f}, context"
         f" {op.context_tokens:,.0f}, heads {op.heads:g}, {op.form} keys of {op.key_dim:g}, cache in"
-        f" {op.cache_dtype}, by {kernel or 'the usual kernel'}: {format_flops(rate)},"
+        f" {op.cache_dtype}, by {kernel or 'the default kernel'}: {format_flops(rate)},"
         f" {format_percent(rate / peak)} of the peak; {moved} of memory traffic"
     )
     traced = traced_latent(kernels, section, kind, sizes, shape, causal=op.causal)
@@ -314,6 +314,7 @@ def _on_host(prices: Prices, op: Collective, entry: Entry, figure: str, title: s
     return answer(receipt(seconds, figure, title, "s"), value=entry.seconds, words=words)
 
 
+_NAMES: Final = {"kv_cache": "KV cache"}
 _COUNTED: Final = (
     "no interval: weights and KV cache are counted, and what engines reserve beside them was not"
     " measured"
@@ -340,7 +341,7 @@ def memory(estimate: Estimate, figure: str) -> Why:
             for name, each in memory.stages.items()
             if name != worst
         )
-        words = f"of {capacity}; {others or 'one stage'}"
+        words = f"of {capacity}{others and '; '}{others}"
         if residuals_of_memory(estimate) is None:
             words += f"; {_COUNTED}"
         if estimate.engine_bytes is not None:
@@ -366,7 +367,7 @@ def _stage(
     estimate: Estimate, figure: str, title: str, held: Footprint, prefix: str, words: str = ""
 ) -> Why:
     kinds = [
-        part(f"{prefix}{kind}", kind.replace("_", " "), getattr(held, kind), "bytes")
+        part(f"{prefix}{kind}", _NAMES.get(kind, kind), getattr(held, kind), "bytes")
         for kind in KINDS
     ]
     like = residuals_of_memory(estimate)
@@ -381,7 +382,8 @@ def _kind(estimate: Estimate, figure: str, stage: str, kind: str) -> Why:
     traced = footprint(
         estimate.model, estimate.machine, estimate.layout, estimate.workload, software, named
     )
-    title = f"{kind.replace('_', ' ').capitalize()} on a rank of the {stage} stage{_when(held)}"
+    name = _NAMES.get(kind, kind.capitalize())
+    title = f"{name} on a rank of the {stage} stage{_when(held)}"
     whole = receipt(getattr(traced.stages[stage], kind), figure, title, "bytes")
     like, error = residuals_of_memory(estimate), None
     if like is not None:

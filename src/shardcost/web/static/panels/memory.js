@@ -157,7 +157,7 @@ export function mount(root, page) {
     const where = Object.keys(memory.stages).length > 1 ? `the ${memory.fullest_stage} stage` : "a rank";
     const when = shown.workload?.phase === "train" ? `, ${memory.moment}` : "";
     engine.hidden = !memory.engine;
-    engine.textContent = memory.engine ? format.sentence(`${memory.engine}.`) : "";
+    engine.textContent = memory.engine ? `Engine: ${memory.engine}.` : "";
     line.replaceChildren(
       `${shown.workload?.phase === "train" ? "At most" : "For this step,"} ${where} ${
         shown.workload?.phase === "train" ? "holds" : "needs"} `,
