@@ -438,3 +438,16 @@ def test_what_cannot_be_drawn_is_refused_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadValueError, match=r"ends in \.png or \.svg"):
         write_picture(sketch(one), tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_step_is_drawn_in_few_shapes_with_its_break(tmp_path: Path) -> None:
+    train = Train(global_batch=2048, sequence_length=2048)
+    layout = Layout(tp=8, pp=64, dp=4, micro_batch=1)
+    found = estimate("megatron-1t", H100, layout, train)
+    drawn = drawing_of(found)
+    write_picture(sketch(found, "step", drawn), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert drawn.gap is not None
+    assert drawn.gap.words in text
+    # Thousands of events of one look are one path: a picture is drawn in a fraction of a second.
+    assert text.count("<path") < 400 < len(drawn.events)

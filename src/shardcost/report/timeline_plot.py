@@ -216,7 +216,11 @@ def _label_events(axes: Axes, line: Drawing, rows: dict[tuple[int, str], int], a
         name = event.name if event.micro_batch is None else str(event.micro_batch)
         if event.kind == "idle" or (event.micro_batch is not None and event.kind not in _PASSES):
             continue
-        lines = [name] if line.of == "step" else wrap(name, _LABEL, break_long_words=False)
+        lines = (
+            [name]
+            if line.of == "step"
+            else wrap(name, _LABEL, break_long_words=False, break_on_hyphens=False)
+        )
         room = _ROOM * (max(map(len, lines), default=0) + 1) * axis.end
         if event.seconds > room:
             middle = axis.place((event.start_s + event.end_s) / 2)
