@@ -73,7 +73,7 @@ def as_data(
         },
         "topology": simulation and _topology_as_data(simulation),
         "how": how(steps.collective, steps.algorithm),
-        "formula": formula(stepped),
+        "formula": formula(stepped, model),
         "numbers": numbers(stepped, model),
         "symbols": _symbols(stepped, model),
         "model": model and model._asdict(),
@@ -83,16 +83,22 @@ def as_data(
     }
 
 
-def formula(stepped: Stepped) -> str:
-    """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate."""
-    steps, share = factor(stepped.form.steps), factor(stepped.form.port)
+def formula(stepped: Stepped, model: AlphaBeta | None = None) -> str:
+    """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate.
+
+    The bytes are those of the busiest port, or, where the machine is a mesh, of the busiest link.
+    """
+    form = stepped.form
+    meshed = model is not None and model.wiring == "mesh"
+    steps, share = factor(form.steps), factor((form.wire if meshed else "") or form.port)
     return f"time = {steps}{_alpha(stepped)} + {share}M / B"
 
 
 def numbers(stepped: Stepped, model: AlphaBeta | None = None) -> str:
     """Return the same with its numbers put in; latency and rate are those of a machine, if any."""
     cost = stepped.cost
-    steps, size = f"{cost.steps}", format_bytes(cost.port_bytes)
+    meshed = model is not None and model.wiring == "mesh"
+    steps, size = cost.steps, format_bytes(cost.wire_bytes if meshed else cost.port_bytes)
     if model is None:
         return f"time = {steps} x {_alpha(stepped)} + {size} / B"
     alpha = f"{format_time(model.alpha_s)}{'/2' if cost.switch_steps else ''}"

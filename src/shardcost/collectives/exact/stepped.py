@@ -24,6 +24,7 @@ from shardcost.collectives.exact.algorithms import (
     schedule,
 )
 from shardcost.collectives.exact.algorithms.plan import Algorithm, Form
+from shardcost.collectives.exact.closed_forms import Wiring
 from shardcost.collectives.exact.schedule import (
     Ints,
     Schedule,
@@ -148,6 +149,8 @@ class AlphaBeta(NamedTuple):
     """Of a step: what the machine's library takes for a hop of a ring."""
     bytes_per_s: float
     """Of the busiest link, nominal."""
+    wiring: Wiring
+    """``mesh`` where ranks are joined by links of their own, which count instead of ports."""
     time_s: float
 
 
@@ -172,8 +175,11 @@ def alpha_beta(shown: Stepped, tiny: CollectiveTime) -> AlphaBeta | None:
         return None
     alpha_s = min(hops) / ring_steps("all_reduce", ranks)
     links = dict(zip(shown.simulation.links, shown.simulation.topology.links, strict=True))
-    rate = float(links[shown.simulation.busiest].bytes_per_s)
-    return AlphaBeta(alpha_s, rate, float(shown.cost.time_s(alpha_s, rate)))
+    busiest = links[shown.simulation.busiest]
+    rate, places = float(busiest.bytes_per_s), shown.simulation.topology.places
+    direct = all(places[end].kind == "gpu" for end in (busiest.source, busiest.target))
+    wiring: Wiring = "mesh" if direct else "switch"
+    return AlphaBeta(alpha_s, rate, wiring, float(shown.cost.time_s(alpha_s, rate, wiring)))
 
 
 def stepped(

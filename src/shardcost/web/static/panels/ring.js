@@ -34,11 +34,14 @@ export function mount(root, page) {
   let algorithms = BASIC;
   let messages = [];
   let layers = 0;
+  let nodes = null;
+  /** That the layout's own message goes over; of one that somebody chose, as few as hold its ranks. */
   /** Whether the layout's own message is looked at, rather than one that somebody chose. */
   let follows = !FIELDS.some((name) => page.view(`ring_${name}`));
 
   function again() {
     follows = false;
+    nodes = null;
     keep();
     load(null);
   }
@@ -176,15 +179,17 @@ export function mount(root, page) {
       algorithm: algorithm.value,
       ranks: Number(count.value),
       size: size.value.trim(),
+      ...(nodes > 1 ? { nodes } : {}),
     };
     const short = tooFew(body.ranks);
-    if (short) return [await page.post("api/schedule", body, signal), short];
+    const anywhere = { ...body, nodes: undefined };
+    if (short) return [await page.post("api/schedule", anywhere, signal), short];
     try {
       return [await page.post("api/schedule", { ...body, ...machine(asked) }, signal), ""];
     } catch (problem) {
       if (problem?.status !== 422) throw problem;
       // What this machine refuses is still an algorithm that can be looked at.
-      return [await page.post("api/schedule", body, signal), problem.message];
+      return [await page.post("api/schedule", anywhere, signal), problem.message];
     }
   }
 
@@ -235,7 +240,7 @@ export function mount(root, page) {
     }
     const most = ownMessage();
     own.replaceChildren(
-      most ? "This layout does not send this message. " : "This layout has no collective of 2 to 16 ranks. ",
+      most ? "This layout does not send this message. " : "This layout has no collective among 2 to 16 ranks. ",
       most
         ? html("button", { type: "button", class: "small", id: "ring-use-own", on: { click: useOwn } },
           `Show its ${words(most.collective)} of ${format.bytes(most.size_bytes)}`)
@@ -248,7 +253,7 @@ export function mount(root, page) {
     const { model, predicted } = data;
     const rows = [["time by the formula", data.formula.replace(/^time = /, "")]];
     if (model) {
-      rows.push(["alpha, of a hop", `${format.time(model.alpha_s)}, fitted`]);
+      rows.push(["alpha, of a hop", `${format.time(model.alpha_s)}, from the constants of ${predicted.library}`]);
       rows.push(["B, of the busiest link", `${format.bandwidth(model.bytes_per_s)}, nominal`]);
     }
     rows.push([model ? "on this machine" : "with its numbers", data.numbers.replace(/^time = /, "")]);
@@ -261,6 +266,10 @@ export function mount(root, page) {
           html("button", { type: "button", class: "small", id: "ring-to-collective", on: { click: toCollective } },
             "Curve in Collective")),
       ]);
+    }
+    if (model && predicted && predicted.time_s < model.time_s) {
+      rows.push(["why that is less", "the formula is of one such algorithm by itself; the library may use several links, " +
+        "or another algorithm"]);
     }
     cost.replaceChildren(
       html("h3", {}, "What it costs"),
@@ -279,7 +288,7 @@ export function mount(root, page) {
 
   /** Return the message of this layout that takes most time, among those that can be looked at. */
   function ownMessage() {
-    const known = new Set(collectives());
+    const known = new Set(collectives().filter((name) => name !== "send_recv"));
     return messages.find((each) =>
       known.has(each.collective) && each.ranks >= FEWEST && each.ranks <= MOST && each.size_bytes >= 1);
   }
@@ -297,12 +306,14 @@ export function mount(root, page) {
     const wanted = most
       ? { collective: most.collective, n: String(most.ranks), size: sizeOf(most.size_bytes) }
       : BEGIN;
-    const before = [collective.value, count.value, size.value].join();
+    const now = () => [collective.value, count.value, size.value, nodes].join();
+    const before = now();
+    nodes = most?.nodes ?? null;
     collective.set(collectives(), wanted.collective);
     fillAlgorithms();
     count.input.value = wanted.n;
     size.input.value = wanted.size;
-    return before !== [collective.value, count.value, size.value].join();
+    return before !== now();
   }
 
   function drawWires(refused) {
