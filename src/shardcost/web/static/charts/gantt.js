@@ -210,7 +210,7 @@ function dragging(picture, view, move, left) {
 function drawn(frame, data, [from, to]) {
   const top = frame.legend(data.legend ?? []) + 4;
   const longest = Math.max(...data.lanes.map((lane) => textWidth(lane.name, 11)));
-  const left = Math.min(frame.narrow ? 98 : 160, longest + 16);
+  const left = Math.min(frame.narrow ? 112 : 160, longest + 16);
   const area = { x: left, y: top, w: frame.width - left - 8, h: frame.height - top - 26 - STRIP - 8 };
   const x = linear([from, to], [area.x, area.x + area.w]);
   const each = area.h / data.lanes.length;
