@@ -109,7 +109,7 @@ def test_an_algorithm_begins_with_the_layouts_own_message(visit: Visit) -> None:
     assert "14 x 921 ns + 1.75 MiB / 450 GB/s = 16.97 us" in visit.text("#ring-cost")
     assert "%" not in str(visit.at("svg.topology").text_content())
     visit.at("#ring-step").click()
-    assert "%" in str(visit.at("svg.topology").text_content())
+    expect(visit.at("svg.topology")).to_contain_text("%")
     # It follows the layout until somebody chooses.
     visit.press("[data-axis=tp]", "ArrowLeft")
     assert visit.at("#ring-n").input_value() == "4"
