@@ -587,6 +587,29 @@ def test_measured_runs_that_were_left_out_of_the_fit(runs: Table, column: str) -
         assert each.allocated.median_pct is None or each.allocated.median_pct < 2
 
 
+@pytest.mark.parametrize(
+    ("engine", "share_of_device"), [("vllm", 0.9), ("trtllm", None), ("megatron_inference", None)]
+)
+def test_an_engine_takes_its_share_of_the_device(
+    engine: str, share_of_device: float | None
+) -> None:
+    work = Decode(batch=64, context_tokens=4096)
+    found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), work, software=engine)
+    capacity, cache = 80 * 2**30, found.memory.by_kind()["kv_cache"]
+    if engine == "megatron_inference":  # allocates what it needs
+        assert (found.engine_bytes, found.engine_words) == (None, None)
+        return
+    fixed = found.memory_bytes - cache
+    taken = fixed + 0.9 * (capacity - fixed) if share_of_device is None else 0.9 * capacity
+    assert found.engine_bytes == pytest.approx(taken)
+    assert found.memory_bytes < found.engine_bytes < capacity
+    assert f"{engine} takes" in str(found.engine_words)
+    full = estimate(
+        "llama3-70b", "h100_sxm", Layout(tp=8), replace(work, batch=512), software=engine
+    )
+    assert full.engine_bytes == full.memory_bytes  # more than its share
+
+
 def test_serving_has_no_moment_of_a_training_step() -> None:
     model, layout = Model.named("llama3-8b"), Layout(tp=2, pp=2)
     for work in (Prefill(batch=2, prompt_tokens=64), Decode(batch=512, context_tokens=64)):

@@ -458,7 +458,7 @@ def complete_cells(visit: Visit) -> tuple[int, int]:
 
 
 def test_the_ring_can_be_stepped_forth_and_back_until_every_rank_has_the_sum(visit: Visit) -> None:
-    visit.open(tab="ring")
+    visit.open(tab="ring", ring_size="64MiB")
     assert visit.text("#ring-counter") == "0 of 14 steps done"
     assert visit.at("#ring-back").is_disabled()
     visit.at("#ring-step").click()
@@ -487,7 +487,7 @@ def test_the_ring_can_be_stepped_forth_and_back_until_every_rank_has_the_sum(vis
 def test_every_algorithm_ends_with_the_sum_everywhere(
     algorithm: str, ranks: int, steps: int | None, visit: Visit
 ) -> None:
-    visit.open(tab="ring")
+    visit.open(tab="ring", ring_size="64MiB")
     visit.at("#ring-algorithm").select_option(algorithm)
     visit.at("#ring-n").fill(str(ranks))
     visit.press("#ring-n", "Enter")
@@ -573,7 +573,7 @@ def test_a_number_says_where_it_comes_from_and_leads_on(
     expect(visit.at("#why-title")).to_be_focused()
     first = visit.text("#why-title")
 
-    part = visit.at("#why-parts .number").first
+    part = visit.at("#why-terms .number").first
     said = part.inner_text()
     part.click()
     expect(visit.at("#why-title")).not_to_have_text(first)

@@ -13,9 +13,11 @@ from shardcost import Cluster
 from shardcost.collectives import COLLECTIVES
 from shardcost.collectives.exact.algorithms import ALGORITHMS, schedule
 from shardcost.collectives.exact.schedule import Ints, executed
-from shardcost.collectives.exact.stepped import Stepped, stepped
+from shardcost.collectives.exact.stepped import Stepped, alpha_beta, stepped
+from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadTypeError, BadValueError, MissingExtraError, UnknownNameError
 from shardcost.receipt import evaluate
+from shardcost.report.how import how
 from shardcost.report.stepped import algorithms, as_data
 
 EVERY = [(collective, name) for collective, name in ALGORITHMS]
@@ -228,3 +230,31 @@ def test_no_rank_of_a_ring_sends_more_than_it_must(ranks: int) -> None:
 def test_of_a_broadcast_not_every_rank_must_send() -> None:
     names = [each["name"] for each in algorithms() if "broadcast" in each["collectives"]]
     assert stepped("broadcast", names[0], 4, 2**20).least_sent_bytes is None
+
+
+@every_algorithm
+def test_how_it_works_is_said_of_every_algorithm(collective: str, algorithm: str) -> None:
+    said = how(collective, algorithm)
+    assert 1 <= len(said) <= 4
+    assert all(each[0].isupper() for each in said)
+    assert all(each.endswith(".") and "  " not in each for each in said)
+
+
+def test_on_a_machine_the_formula_has_its_latency_and_rate_beside_the_prediction() -> None:
+    pytest.importorskip("networkx")
+    cluster = Cluster.named("h100_sxm")
+    found = stepped("all_reduce", "ring", 8, 2**20, cluster)
+    predicted = collective_time("all_reduce", 2**20, cluster, 8)
+    model = alpha_beta(found, collective_time("all_reduce", 8, cluster, 8))
+    assert model is not None
+    assert model.bytes_per_s == 450e9
+    assert 0.5e-6 < model.alpha_s < 2e-6
+    assert model.time_s == pytest.approx(14 * model.alpha_s + 14 / 8 * 2**20 / 450e9)
+    data = as_data(found, model, predicted)
+    assert data["numbers"] == "time = 14 x 921 ns + 1.75 MiB / 450 GB/s = 16.97 us"
+    assert data["predicted"]["low_s"] < data["predicted"]["time_s"] < data["predicted"]["high_s"]
+    switch = stepped("all_reduce", "sharp", 8, 2**20, cluster)
+    halved = alpha_beta(switch, collective_time("all_reduce", 8, cluster, 8))
+    assert halved is not None
+    assert "ns/2 + " in as_data(switch, halved)["numbers"]
+    assert as_data(stepped("all_reduce", "ring", 8, 2**20))["model"] is None

@@ -19,9 +19,10 @@ from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
 from shardcost.estimate.pieces import PassParts
-from shardcost.estimate.timeline.events import COMMUNICATION, Drawing, Event
+from shardcost.estimate.timeline.events import COMMUNICATION, Break, Drawing, Event
 from shardcost.estimate.timeline.layer import layer_timeline
 from shardcost.estimate.timeline.step import MOST_EVENTS, step_timeline
+from shardcost.estimate.why import figures
 from shardcost.formats.kineto import read
 from shardcost.report.estimate import title
 from shardcost.report.estimate_data import drawing_of, timeline_as_data
@@ -302,6 +303,21 @@ def test_a_very_long_step_is_cut_and_says_so() -> None:
     assert {each["stage"] for each in data["streams"]} == {*range(8), *range(56, 64)}
     idle = [each for each in data["events"] if each["kind"] == "idle"]
     assert sum(each["end_s"] - each["start_s"] for each in idle) < 3 * data["span_s"]
+    gap = data["break"]
+    assert gap["words"] == f"… {gap['micro_batches']} micro-batches …"
+    assert gap["end_s"] - gap["start_s"] > data["span_s"] / 2
+    inside = [
+        each
+        for each in data["events"]
+        if each["start_s"] < gap["end_s"] and each["end_s"] > gap["start_s"]
+    ]
+    assert inside == []
+
+
+def test_a_break_is_drawn_narrow_and_times_stay_in_order() -> None:
+    gap = Break(2.0, 10.0, 96)
+    times = [0.0, 1.0, 2.0, 6.0, 10.0, 12.0]
+    assert [gap.shortened(time, 0.5) for time in times] == [0.0, 1.0, 2.0, 2.25, 2.5, 4.5]
 
 
 @pytest.mark.parametrize(
@@ -361,15 +377,18 @@ ASKS = (
 def test_the_data_have_the_shape_that_the_page_reads(
     model: str, layout: Layout, work: Workload, of: str
 ) -> None:
-    data = timeline_as_data(estimate(model, H100, layout, work), of)
+    found = estimate(model, H100, layout, work)
+    data, known = timeline_as_data(found, of), set(figures(found))
     assert data == json.loads(json.dumps(data))
-    assert set(data) == {"of", "title", "span_s", "cut", "streams", "events", "totals"}
-    assert (data["of"], data["cut"]) == (of, False)
+    assert set(data) == {"of", "title", "span_s", "cut", "break", "streams", "events", "totals"}
+    assert (data["of"], data["cut"], data["break"]) == (of, False, None)
     for stream in data["streams"]:
         assert set(stream) == {"name", "stage", "stream"}
     keys = {"name", "stream", "start_s", "end_s", "kind", "exposed", "group", "micro_batch"}
     for event in data["events"]:
-        assert set(event) == keys | {"chunk", "pass"}
+        assert set(event) == keys | {"chunk", "pass", "why"}
+        assert event["why"] in known
+        assert (of == "layer" and event["kind"] != "host") == event["why"].startswith("op.")
         assert 0 <= event["stream"] < len(data["streams"])
         assert 0 <= event["start_s"] < event["end_s"] <= data["span_s"] * (1 + 1e-12)
         assert event["kind"] in {*KINDS, *COMMUNICATION, *WHOLE, "optimizer", "idle", "host"}
@@ -419,3 +438,16 @@ def test_what_cannot_be_drawn_is_refused_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadValueError, match=r"ends in \.png or \.svg"):
         write_picture(sketch(one), tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_step_is_drawn_in_few_shapes_with_its_break(tmp_path: Path) -> None:
+    train = Train(global_batch=2048, sequence_length=2048)
+    layout = Layout(tp=8, pp=64, dp=4, micro_batch=1)
+    found = estimate("megatron-1t", H100, layout, train)
+    drawn = drawing_of(found)
+    write_picture(sketch(found, "step", drawn), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert drawn.gap is not None
+    assert drawn.gap.words in text
+    # Thousands of events of one look are one path: a picture is drawn in a fraction of a second.
+    assert text.count("<path") < 400 < len(drawn.events)

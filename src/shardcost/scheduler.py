@@ -8,7 +8,7 @@ started with.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from shardcost.checks import Noun, flag, noun, one_of, positive, share, text, whole
 
@@ -78,3 +78,14 @@ class Scheduler(Noun):
     found and its first token is on its way, beside the transfer of the KV cache."""
     layerwise_transfer: bool = flag(default=False)
     """The KV cache of a layer is sent while the next one is computed; otherwise all at the end."""
+
+    def cache_bytes(self, memory_bytes: Any, fixed_bytes: Any) -> Any:
+        """Return what an engine sets aside for the KV cache on a device.
+
+        Args:
+            memory_bytes: The device's.
+            fixed_bytes: Of weights, workspace, activations and whatever else is no cache.
+        """
+        if self.memory_share_of == "free":
+            return self.memory_share * (memory_bytes - fixed_bytes)
+        return self.memory_share * memory_bytes - fixed_bytes

@@ -1,8 +1,8 @@
 """How far a collective's time may be from the prediction: its 90 % interval.
 
-The interval is that of measured rows like it, predicted by constants that had not seen them
+The interval is that of similar measurements, predicted by constants that had not seen them
 (`shardcost.catalog.errors`). Rows are alike in what is known before anything is measured: whether
-the constants are the system's own or carried over, whether the question lies within the rows of
+the constants are the system's own or inherited, whether the question lies within the rows of
 their fit, the kind of library and of links, the collective, the mode and the size.
 """
 
@@ -63,7 +63,7 @@ class Interval(NamedTuple):
 def interval_of(result: CollectiveTime) -> Interval:
     """Return the 90 % interval of a predicted time, cell by cell where it has many.
 
-    Within the rows of a user's own profile it is the profile's; else that of rows like it.
+    Within the rows of a user's own profile it is the profile's; else that of similar measurements.
     """
     size = result.size_bytes
     if any(isinstance(each.constants, GenericLibrary) for each in result.calibrations):

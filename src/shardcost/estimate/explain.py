@@ -13,7 +13,6 @@ from typing import Final
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
-from shardcost.estimate.ledger import joined
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import BUBBLE, STRAGGLERS, Estimate, part_name
 from shardcost.estimate.why import Why, why
@@ -73,7 +72,7 @@ def _paragraphs(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if estimate.p99_step_s is not None:
         yield "Slow steps", _said(why(estimate, "p99_step_s"))
     yield "Layer", _layer(estimate)
-    entries = joined(estimate.entries)
+    entries = estimate.operations
     for label, kind in _HEAVIEST.items():
         priced = {
             name: float(entry.total_s)

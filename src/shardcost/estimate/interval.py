@@ -100,10 +100,11 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
         for name, (low, high) in ends.items()
         if getattr(found, name) is not None
     }
-    return known | {
-        "comm_share": _within_one(around(found.comm_share, _residuals_of_share(found))),
-        "memory_bytes": around(found.memory_bytes, residuals_of_memory(found)),
-    }
+    known["comm_share"] = _within_one(around(found.comm_share, _residuals_of_share(found)))
+    memory = residuals_of_memory(found)
+    if memory is not None:
+        known["memory_bytes"] = around(found.memory_bytes, memory)
+    return known
 
 
 def around(value: Any, like: Residuals) -> Range:
@@ -126,12 +127,16 @@ _MEASURED_PEAKS: Final = "megatron_core"
 """The framework whose peaks were measured; of another, what is allocated between steps was."""
 
 
-def residuals_of_memory(found: Estimate) -> Residuals:
-    """Return the residuals of what training runs allocated; no run of inference was measured."""
+def residuals_of_memory(found: Estimate) -> Residuals | None:
+    """Return the residuals of what training runs allocated; None in serving.
+
+    No serving run's memory was measured: what training runs were off by says nothing of a KV cache
+    and an engine's reserve.
+    """
+    if not isinstance(found.workload, Train):
+        return None
     held = held_band(found.memory_bytes)
-    if not isinstance(found.workload, Train):  # of the two tables, the farther one
-        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model))
-    elif found.software.name == _MEASURED_PEAKS:
+    if found.software.name == _MEASURED_PEAKS:
         like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model), held=held)
     else:
         pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"

@@ -425,7 +425,7 @@ def joined(entries: Sequence[Entry]) -> dict[str, Entry]:
     """
     alike: dict[tuple[Operation, Any], list[Entry]] = {}
     for entry in entries:
-        alike.setdefault((_once(entry.op), entry.seconds), []).append(entry)
+        alike.setdefault((once(entry.op), entry.seconds), []).append(entry)
     named: dict[str, Entry] = {}
     for (op, seconds), same in alike.items():
         often = sum(other.op.name == op.name for other in named.values())
@@ -444,7 +444,7 @@ def joined(entries: Sequence[Entry]) -> dict[str, Entry]:
     return named
 
 
-def _once(op: Operation) -> Operation:
+def once(op: Operation) -> Operation:
     """Return an operation without what does not change one call of it."""
     if isinstance(op, Collective):
         return op._replace(count=1, hides_behind=(), split_with=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardcost.checks import is_array
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadTypeError
-from shardcost.estimate.ledger import Entry, joined
+from shardcost.estimate.ledger import Entry
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.machine.libraries import MULTIMEM
@@ -60,7 +60,7 @@ def messages(estimate: Estimate) -> tuple[Message, ...]:
         raise BadTypeError("layout", layout, "one layout, not an array of them, for messages")
     listed = (
         _message(entry, entry.op, estimate.ledger.prices)
-        for entry in joined(estimate.entries).values()
+        for entry in estimate.operations.values()
         if isinstance(entry.op, Collective) and entry.op.ranks > 1 and entry.times > 0
     )
     return tuple(sorted(listed, key=lambda message: -message.total_s))

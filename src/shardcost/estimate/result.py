@@ -12,7 +12,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.display import Displayed
 from shardcost.errors import BadValueError
-from shardcost.estimate.ledger import Entry, Ledger
+from shardcost.estimate.ledger import Entry, Ledger, joined
 from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import Caveat, caveats_of
 from shardcost.jitter import over_median
@@ -31,6 +31,7 @@ from shardcost.program.operations import (
     LatentCore,
     StateKernel,
 )
+from shardcost.scheduler import Scheduler
 from shardcost.software import Software
 from shardcost.traced import Naming, unnamed
 from shardcost.units import format_bytes, format_percent, format_time, format_tokens
@@ -107,6 +108,11 @@ class Estimate(Displayed):
     def entries(self) -> tuple[Entry, ...]:
         """Every operation of a step with its price and how often it happens."""
         return self.ledger.entries
+
+    @cached_property
+    def operations(self) -> Mapping[str, Entry]:
+        """The entries of one layout by name, those that are alike in all but their count as one."""
+        return joined(self.entries)
 
     @cached_property
     def compute_s(self) -> Mapping[str, Any]:
@@ -245,6 +251,31 @@ class Estimate(Displayed):
     def memory_bytes(self) -> Any:
         """Peak of the fullest rank."""
         return self.memory.peak_bytes
+
+    @property
+    def engine_bytes(self) -> Any:
+        """What the engine takes of a device: it sets the KV cache aside when it starts.
+
+        At least what the step needs. None in training, and of software whose share is not stated.
+        """
+        scheduler = self.software.scheduler
+        if self._trains or scheduler == Scheduler():
+            return None
+        fixed = self.memory_bytes - self.memory.by_kind()["kv_cache"]
+        cache = scheduler.cache_bytes(self.cluster.device.memory_bytes, fixed)
+        return largest(self.memory_bytes, fixed + cache)
+
+    @property
+    def engine_words(self) -> str | None:
+        """What the engine takes of a device and by which rule, of one layout; None as above."""
+        if self.engine_bytes is None:
+            return None
+        scheduler = self.software.scheduler
+        share = format_percent(scheduler.memory_share)
+        rule = f"{share} of the device, of which the KV cache has what the rest leaves"
+        if scheduler.memory_share_of == "free":
+            rule = f"the KV cache has {share} of what the rest leaves"
+        return f"{self.software.name} takes {format_bytes(self.engine_bytes)} at start ({rule})"
 
     @property
     def _trains(self) -> bool:

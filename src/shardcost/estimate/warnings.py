@@ -140,7 +140,7 @@ def _widened(estimate: Estimate) -> Iterator[_About]:
         wanted, form = weight_format(dtype), device.multiplied(dtype)
         if form.input_bytes > wanted.input_bytes:
             text = (
-                f"{device.name} has no {wanted.product} products: {dtype} weights are read as they"
+                f"{device.name} has no {wanted.product} GEMMs: {dtype} weights are read as they"
                 f" are and multiplied in {form.product}"
             )
             of_it = (each for each in estimate.entries if getattr(each.op, "dtype", "") == dtype)

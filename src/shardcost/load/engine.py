@@ -171,11 +171,8 @@ class Engine:
         work = Prefill(batch=self.layout.dp, prompt_tokens=prompt_tokens, **self.formats)
         first = self._memory(work)
         fixed = sum(first.values()) - first["kv_cache"]
-        scheduler = self.software.scheduler
         memory = machine_of(self.cluster).cluster.device.memory_bytes
-        if scheduler.memory_share_of == "free":
-            return scheduler.memory_share * (memory - fixed)
-        return scheduler.memory_share * memory - fixed
+        return self.software.scheduler.cache_bytes(memory, fixed)
 
     def _memory(self, work: Prefill | Decode) -> dict[str, Any]:
         work = work.in_formats_of(self.model, narrow_cache=self.software.narrow_cache)

@@ -75,7 +75,7 @@ def is_stated(layout: Layout) -> bool:
 
 
 def in_flight(layout: Layout, index: Any, micro_batches: Any) -> Any:
-    """Return for how many micro-batches a stage keeps activations, in its fullest moment."""
+    """Return for how many micro-batches a stage keeps activations, at its peak."""
     pp, virtual_stages = layout.pp, layout.virtual_stages
     left = pp - index
     # Virtual stages take turns after pp micro-batches, or one more where pp does not divide them.

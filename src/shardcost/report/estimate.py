@@ -278,7 +278,8 @@ def foundations(estimate: Estimate) -> Iterator[tuple[str, str]]:
     share = format_percent(memory.peak_bytes / device.memory_bytes)
     kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in _kinds(memory))
     used = f"{format_bytes(memory.peak_bytes)} of {format_bytes(device.memory_bytes)} ({share})"
-    yield "memory", f"{used}{where}{when}: {kinds}"
+    taken = f"; {estimate.engine_words}" if estimate.engine_bytes is not None else ""
+    yield "memory", f"{used}{where}{when}: {kinds}{taken}"
     if memory.host_bytes:
         offloaded = format_bytes(memory.host_bytes)
         yield "host", f"{offloaded} per GPU of offloaded activations and optimizer states"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost.errors import UnknownNameError
 from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import messages
-from shardcost.estimate.result import FLOP_CONVENTION, Estimate
+from shardcost.estimate.result import BUBBLE, FLOP_CONVENTION, HOST, Estimate
 from shardcost.memory.footprint import KINDS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
@@ -17,7 +17,7 @@ from shardcost.report.describe import attributes, number, plain, provenance_data
 from shardcost.report.estimate import bytes_by_link
 
 if TYPE_CHECKING:
-    from shardcost.estimate.timeline.events import Drawing
+    from shardcost.estimate.timeline.events import Drawing, Event
     from shardcost.search.advice import Advice
     from shardcost.search.steps import Step
 
@@ -121,6 +121,8 @@ def _memory_as_data(estimate: Estimate) -> dict[str, Any]:
         "fullest_stage": worst,
         "moment": memory.stages[worst].moment,
         "host_bytes": memory.host_bytes,
+        "engine_bytes": estimate.engine_bytes,
+        "engine": estimate.engine_words,
         "by_kind": memory.by_kind(),
         "stages": {name: attributes(stage, shown) for name, stage in memory.stages.items()},
     }
@@ -167,7 +169,8 @@ def messages_as_data(estimate: Estimate) -> dict[str, Any]:
     """Return every collective of one step, the one that takes most time first."""
     listed = messages(estimate)
     whole = [{"size_bytes": number(one.size_bytes), "count": number(one.count)} for one in listed]
-    return {"messages": [asdict(one) | own for one, own in zip(listed, whole, strict=True)]}
+    rows = [asdict(one) | own for one, own in zip(listed, whole, strict=True)]
+    return {"messages": rows, "layers": estimate.program.num_layers}
 
 
 def roofline_as_data(estimate: Estimate) -> dict[str, Any]:
@@ -213,13 +216,25 @@ def timeline_as_data(estimate: Estimate, of: str = "step") -> dict[str, Any]:
     return {
         **attributes(drawing, "of title span_s"),
         "cut": drawing.cut or False,
+        "break": drawing.gap and {**drawing.gap._asdict(), "words": drawing.gap.words},
         "streams": [each._asdict() for each in drawing.streams],
         "events": [
-            attributes(event, shown) | {"stream": places[event.stage, event.stream]}
+            attributes(event, shown)
+            | {"stream": places[event.stage, event.stream], "why": _figure_of(event, estimate)}
             for event in drawing.events
         ],
         "totals": dict(drawing.totals),
     }
+
+
+def _figure_of(event: Event, estimate: Estimate) -> str:
+    """Return the figure whose explanation says most about an event."""
+    if event.operation is not None:
+        return f"op.{event.operation}"
+    if event.group is not None:
+        return f"comm.{event.group}.{'exposed_s' if event.exposed else 'hidden_s'}"
+    part = {"idle": BUBBLE, "host": HOST}.get(event.kind, event.kind)
+    return f"parts.{part}" if part in estimate.parts_s else "time_s"
 
 
 def advice_as_data(advice: Advice) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from shardcost.estimate.interval import interval_of, ranges_of
 from shardcost.estimate.messages import messages
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import roofline
-from shardcost.estimate.why import figures, why
+from shardcost.estimate.why import SUMS, figures, why
 from shardcost.memory.footprint import KINDS
 from shardcost.report import (
     collective_plot,
@@ -126,6 +126,8 @@ def _figures(page: _Page) -> Iterator[str]:
     ranges = ranges_of(estimate)
 
     def between(name: str, form: Callable[[Any], str]) -> str:
+        if name not in ranges:  # memory in serving
+            return "counted, without an interval"
         return f"{form(ranges[name].low)} to {form(ranges[name].high)}"
 
     shown = [
@@ -269,7 +271,7 @@ def _timelines(page: _Page) -> Iterator[str]:
         label = f"Timeline: {line.title}, {format_time(line.span_s)}, {where}"
         left_out = f" Not drawn completely: {line.cut}." if line.cut else ""
         yield element("h3", heading)
-        sketch = timeline_plot.sketch(page.estimate, of)
+        sketch = timeline_plot.sketch(page.estimate, of, line)
         yield _picture(f"timeline-{of}", sketch, label, f"{label}.{left_out}")
 
 
@@ -351,8 +353,10 @@ def _sources(estimate: Estimate) -> dict[str, list[str]]:
     """Return every source behind the figures of an estimate, and the names of those figures."""
     behind: dict[str, list[str]] = {str(estimate.model.source): ["the model's shape"]}
     for figure in figures(estimate):
-        answer = why(estimate, figure)
         room, _, name = figure.partition(".")
+        if room in SUMS:  # they rest on one call, which is a figure itself
+            continue
+        answer = why(estimate, figure)
         title = name if room == "op" else answer.title.partition(",")[0].partition(":")[0]
         title = title if title[:2].isupper() else title[:1].lower() + title[1:]
         for source in answer.sources:

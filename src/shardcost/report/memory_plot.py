@@ -46,6 +46,8 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
         name = f"{stage} stage" if len(stages) > 1 else "every rank"
         trains = isinstance(estimate.workload, Train)
         names.append(f"{name}\n{footprint.moment}" if trains else name)
+    if estimate.engine_bytes is not None and estimate.engine_bytes > estimate.memory_bytes:
+        _draw_engine(axes, estimate)
     axes.axvline(capacity / _GIB, color="black", linestyle="--", linewidth=1.2)
     label, place = f"capacity {format_bytes(capacity)}", (capacity / _GIB, 0)
     note(axes, label, place, (-4, 3), xycoords=("data", "axes fraction"), ha="right")
@@ -57,6 +59,16 @@ def _fill(figure: Figure, estimate: Estimate) -> None:
     axes.grid(axis="x", **GRID)
     axes.set_axisbelow(True)
     _name_kinds(axes, estimate.memory)
+
+
+def _draw_engine(axes: Axes, estimate: Estimate) -> None:
+    """Draw what the engine takes beyond what the step needs."""
+    row = tuple(estimate.memory.stages).index(str(estimate.memory.worst_stage))
+    start, end = (float(size) / _GIB for size in (estimate.memory_bytes, estimate.engine_bytes))
+    look: dict[str, Any] = {"facecolor": "none", "edgecolor": MEMORY["kv_cache"], "linestyle": "--"}
+    axes.barh(row, end - start, left=start, height=0.6, **look)
+    words = f"more KV cache: {estimate.software.name} takes {format_bytes(estimate.engine_bytes)}"
+    note(axes, words, ((start + end) / 2, row), ha="center", va="center", fontsize=8, color=GREY)
 
 
 def _draw_stage(axes: Axes, row: int, footprint: Footprint, capacity: float, across: float) -> None:

@@ -9,7 +9,8 @@ is grey and hatched.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -156,40 +157,58 @@ def check_name(file: Path) -> None:
 
 def drawn(sketch: Sketch, kind: str) -> bytes:
     """Return a picture as the content of a file, ``png`` or ``svg``."""
-    content = _saved(figure_of(sketch), kind)
+    # An SVG has 72 points an inch, whatever the figure's own resolution.
+    content = _saved(figure_of(sketch, 72 if kind == "svg" else _DPI), kind)
     return _NOT_XML.sub(b"?", content) if kind == "svg" else content
 
 
-def figure_of(sketch: Sketch) -> Figure:
-    """Return a picture, drawn; a notebook shows it even where pyplot was never imported."""
+def figure_of(sketch: Sketch, dpi: int = _NOTEBOOK_DPI) -> Figure:
+    """Return a picture, laid out; a notebook shows it even where pyplot was never imported."""
     try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure  # without pyplot: no display, no global state
+        import matplotlib.figure  # without pyplot: no display, no global state
     except ImportError:
         raise MissingExtraError("a plot", "matplotlib", "plot") from None
 
-    class Picture(Figure):
+    class Picture(matplotlib.figure.Figure):
         def _repr_png_(self) -> bytes:
-            return _saved(self, "png", _NOTEBOOK_DPI)
+            return _saved(self, "png")
 
-    with mpl.rc_context(_STYLE):
-        figure = Picture(figsize=sketch.inches, layout="constrained")
+    with _style():
+        figure = Picture(figsize=sketch.inches, dpi=dpi, layout="constrained")
         if sketch.title:
             title = visible(sketch.title)
             figure.suptitle(title, x=0.01, ha="left", fontsize=sketch.title_size)
         sketch.fill(figure)
+        settle(figure)
     return figure
 
 
-def _saved(figure: Figure, kind: str, dpi: int = _DPI) -> bytes:
+def _saved(figure: Figure, kind: str) -> bytes:
+    content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
+    with _style():
+        figure.savefig(content, format=kind, dpi="figure", metadata=metadata)
+    return content.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in the style of all pictures.
+
+    A name may be in letters that the font lacks; the reader of an SVG has a font with them.
+    """
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE), catch_warnings():
-        # A name may be in letters that the font lacks; the reader of an SVG has a font with them.
         filterwarnings("ignore", message="Glyph .* missing from")
-        content, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
-        figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
-    return content.getvalue()
+        yield
+
+
+def settle(figure: Figure) -> None:
+    """Lay a figure out, once: places of its axes are known then, and stay when it is drawn."""
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+        figure.set_layout_engine(None)
 
 
 # Pictures inside a page. matplotlib names the parts of every picture alike: ids that nothing refers

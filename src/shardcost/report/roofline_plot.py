@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.roofline import Kernel, Roofline, roofline
 from shardcost.report.estimate import details, title
-from shardcost.report.pictures import GREY, GRID, KINDS, Sketch, label_ticks, note
+from shardcost.report.pictures import GREY, GRID, KINDS, Sketch, label_ticks, note, settle
 from shardcost.report.text import name_of
 from shardcost.units import format_flops, format_percent, format_rate, format_time
 
@@ -104,7 +104,7 @@ def _label_points(
     """Write names beside points, or their numbers where many stand together."""
     from matplotlib.transforms import Bbox
 
-    figure.draw_without_rendering()  # settles where the axes are, and so how large a letter is
+    settle(figure)  # where the axes are, and so how large a letter is
     places = [(kernel.intensity, kernel.flop_per_s) for kernel in computing]
     points: list[list[float]] = axes.transData.transform(places).tolist()
     _name_slope(axes, computing[0].memory_bytes_per_s)
@@ -216,12 +216,13 @@ def _draw_bars(axes: Axes, roof: Roofline, numbers: dict[int, int]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     longest, names = max(kernel.time_s for kernel in roof.kernels), []
+    rows, colours = range(len(roof.kernels)), [KINDS[kernel.kind] for kernel in roof.kernels]
+    axes.barh(rows, [each.time_s for each in roof.kernels], color=colours, alpha=_PALE, height=0.72)
+    axes.barh(rows, [each.roof_s for each in roof.kernels], color=colours, height=0.72)
     for row, kernel in enumerate(roof.kernels):
-        colour = KINDS[kernel.kind]
-        axes.barh(row, kernel.time_s, color=colour, alpha=_PALE, height=0.72)
-        axes.barh(row, kernel.roof_s, color=colour, height=0.72)
         label = f"{format_time(kernel.time_s)}, {format_percent(kernel.share_of_roof)}"
-        note(axes, label, (kernel.time_s, row), (3, 0), va="center", fontsize=7.5, color=GREY)
+        look: dict[str, Any] = {"va": "center", "fontsize": 7.5, "color": GREY, "in_layout": False}
+        note(axes, label, (kernel.time_s, row), (3, 0), **look)
         often = f" x {kernel.count:g}" if kernel.count != 1 else ""
         number = f"{numbers.get(id(kernel), '')!s:\N{FIGURE SPACE}>2}"
         names.append(f"{kernel.name}{often}\N{EN SPACE}{number}")

@@ -9,9 +9,12 @@ from shardcost.collectives.exact.algorithms import ALGORITHMS
 from shardcost.collectives.exact.closed_forms import SYMBOLS
 from shardcost.collectives.exact.schedule import Ints
 from shardcost.collectives.exact.simulate import Simulation
-from shardcost.collectives.exact.stepped import Stage, Stepped
+from shardcost.collectives.exact.stepped import AlphaBeta, Stage, Stepped
+from shardcost.collectives.interval import interval_of
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.report.describe import attributes
-from shardcost.units import format_bytes
+from shardcost.report.how import how
+from shardcost.units import format_bytes, format_rate, format_time
 
 _LETTER: Final = re.compile(r"[A-Za-z]")
 _BRACKETS: Final = re.compile(r"\([^()]*\)")
@@ -28,8 +31,16 @@ def algorithms() -> list[dict[str, Any]]:
     return list(listed.values())
 
 
-def as_data(stepped: Stepped) -> dict[str, Any]:
-    """Return the steps, what everyone holds after each, the bytes of every pair and link."""
+def as_data(
+    stepped: Stepped, model: AlphaBeta | None = None, predicted: CollectiveTime | None = None
+) -> dict[str, Any]:
+    """Return the steps, what everyone holds after each, the bytes of every pair and link.
+
+    Args:
+        stepped: The algorithm.
+        model: Its closed form with the values of the machine.
+        predicted: What the machine's library takes for the same collective.
+    """
     steps, simulation = stepped.schedule, stepped.simulation
     return {
         **attributes(steps, "collective algorithm"),
@@ -61,24 +72,49 @@ def as_data(stepped: Stepped) -> dict[str, Any]:
             "utilisation": simulation and simulation.busiest.utilisation,
         },
         "topology": simulation and _topology_as_data(simulation),
-        "formula": formula(stepped),
-        "numbers": numbers(stepped),
-        "symbols": _symbols(stepped),
+        "how": how(steps.collective, steps.algorithm),
+        "formula": formula(stepped, model),
+        "numbers": numbers(stepped, model),
+        "symbols": _symbols(stepped, model),
+        "model": model and model._asdict(),
+        "predicted": predicted and _predicted_as_data(predicted),
         "paper": stepped.algorithm.paper,
         "notes": [] if simulation is None else [_NOMINAL],
     }
 
 
-def formula(stepped: Stepped) -> str:
-    """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate."""
-    steps, share = factor(stepped.form.steps), factor(stepped.form.port)
+def formula(stepped: Stepped, model: AlphaBeta | None = None) -> str:
+    """Return what an algorithm takes, as people write it: latency of steps, bytes over a rate.
+
+    The bytes are those of the busiest port, or, where the machine is a mesh, of the busiest link.
+    """
+    form = stepped.form
+    meshed = model is not None and model.wiring == "mesh"
+    steps, share = factor(form.steps), factor((form.wire if meshed else "") or form.port)
     return f"time = {steps}{_alpha(stepped)} + {share}M / B"
 
 
-def numbers(stepped: Stepped) -> str:
-    """Return the same with its numbers put in, all but the latency and the rate."""
+def numbers(stepped: Stepped, model: AlphaBeta | None = None) -> str:
+    """Return the same with its numbers put in; latency and rate are those of a machine, if any."""
     cost = stepped.cost
-    return f"time = {cost.steps} x {_alpha(stepped)} + {format_bytes(cost.port_bytes)} / B"
+    meshed = model is not None and model.wiring == "mesh"
+    steps, size = cost.steps, format_bytes(cost.wire_bytes if meshed else cost.port_bytes)
+    if model is None:
+        return f"time = {steps} x {_alpha(stepped)} + {size} / B"
+    alpha = f"{format_time(model.alpha_s)}{'/2' if cost.switch_steps else ''}"
+    rate, time = format_rate(model.bytes_per_s), format_time(model.time_s)
+    return f"time = {steps} x {alpha} + {size} / {rate} = {time}"
+
+
+def _predicted_as_data(predicted: CollectiveTime) -> dict[str, Any]:
+    """Return what the machine's library takes: time, interval and path."""
+    ends = interval_of(predicted)
+    return {
+        **attributes(predicted, "library algorithm protocol mode"),
+        "time_s": float(predicted.time_s),
+        "low_s": float(ends.low_s),
+        "high_s": float(ends.high_s),
+    }
 
 
 def factor(expression: str) -> str:
@@ -101,17 +137,17 @@ def _alpha(stepped: Stepped) -> str:
     return "alpha/2" if stepped.cost.switch_steps else "alpha"
 
 
-def _symbols(stepped: Stepped) -> list[dict[str, Any]]:
-    """Return what stands in the formula; latency and rate are whatever links have."""
+def _symbols(stepped: Stepped, model: AlphaBeta | None) -> list[dict[str, Any]]:
+    """Return what stands in the formula; without a machine, latency and rate are left open."""
     used = set(_LETTER.findall(f"{stepped.form.steps} {stepped.form.port}"))
-    known: dict[str, tuple[int | None, str]] = {
+    known: dict[str, tuple[float | None, str]] = {
         name: (stepped.symbols[name], symbol.meaning)
         for name, symbol in SYMBOLS.items()
         if name in used
     }
     known["M"] = (stepped.size_bytes, "bytes of each rank's buffer")
-    known["alpha"] = (None, "seconds from rank to rank")
-    known["B"] = (None, "bytes per second of a port, one way")
+    known["alpha"] = (model and model.alpha_s, "seconds from rank to rank")
+    known["B"] = (model and model.bytes_per_s, "bytes per second of a port, one way")
     return [
         {"symbol": name, "value": value, "meaning": text} for name, (value, text) in known.items()
     ]

@@ -16,6 +16,7 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.receipts import SIZE, bound_receipt, collective_receipt
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.why.answer import Why, answer, collective_error, part
+from shardcost.receipt import identifiers
 from shardcost.report.collective import exact_bytes, link, parts, title
 from shardcost.report.collective import why as rule_of_choice
 from shardcost.report.describe import attributes
@@ -31,10 +32,24 @@ _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[kMGTPE]?(?:FLOP|B|J)|[KMG
 
 
 def as_data(answer: Why) -> dict[str, Any]:
-    """Return why a figure is as it is as plain data."""
+    """Return why a figure is as it is as plain data.
+
+    A term that can be explained in turn has the name of its figure; one of a sum, its share.
+    """
+    names = identifiers([part.title for part in answer.parts])
+    parts = {name: part.name for name, part in zip(names, answer.parts, strict=True)}
+    parts |= {part.title: part.name for part in answer.parts}
+    is_sum = answer.expression == " + ".join(term.name for term in answer.terms)
     return {
         **attributes(answer, "figure=name title value unit text formula numbers"),
-        "terms": [attributes(t, "symbol value unit text meaning source") for t in answer.terms],
+        "terms": [
+            attributes(term, "symbol value unit text meaning source")
+            | {
+                "figure": parts.get(term.symbol, parts.get(term.name)),
+                "share": term.value / answer.value if is_sum and answer.value else None,
+            }
+            for term in answer.terms
+        ],
         "sources": list(answer.sources),
         "error": None if answer.error is None else asdict(answer.error),
         "parts": [attributes(part, "figure=name name=title value text") for part in answer.parts],

@@ -1,7 +1,7 @@
 """Predicts the rows of a table of training runs: what they held, and whether they fitted.
 
 A run logs what its first pipeline stage has allocated between two steps, so that is what is
-predicted. Whether a run fits is decided by the fullest moment of the fullest stage.
+predicted. Whether a run fits is decided by the peak of the fullest stage.
 
 A row gives the number of parameters rather than the width of the feed-forward part. The width
 follows from it: the roundest number (the multiple of the largest power of two) that yields the

@@ -184,29 +184,39 @@ def _collective(given: Fields, sizes: Any = None) -> CollectiveTime:
     return collective_of(given, Pasted(given), SIZE.read(given["size"]) if sizes is None else sizes)
 
 
+_TINY_BYTES: Final = 8
+"""Of a collective that is nothing but latency."""
+
+
 def schedule(given: Fields) -> Any:
-    """Return the steps of a collective by an algorithm."""
-    from shardcost.collectives.exact.stepped import stepped
+    """Return the steps of a collective by an algorithm, and what it takes on a machine."""
+    from shardcost.collectives.exact.stepped import alpha_beta, stepped
+    from shardcost.collectives.library_time import collective_time
     from shardcost.report.stepped import as_data
     from shardcost.values import size
 
     for name in ("collective", "algorithm", "ranks", "size"):
         if given[name] is None:
             raise UsageError(f"missing {name}")
-    finder, shape = Pasted(given), given["shape"]
+    finder, shape, ranks = Pasted(given), given["shape"], given["ranks"]
     placed = given.get("on") is not None or given.get("profile") is not None
-    return as_data(
-        stepped(
-            collective_name(given["collective"]),
-            given["algorithm"],
-            given["ranks"],
-            size("size", given["size"]),
-            finder.cluster(given.get("on"), given.get("network")) if placed else None,
-            pieces=given["pieces"],
-            shape=None if shape is None else tuple(shape),
-            nodes=given["nodes"],
-        )
+    cluster = finder.cluster(given.get("on"), given.get("network")) if placed else None
+    name, size_bytes = collective_name(given["collective"]), size("size", given["size"])
+    shown = stepped(
+        name,
+        given["algorithm"],
+        ranks,
+        size_bytes,
+        cluster,
+        pieces=given["pieces"],
+        shape=None if shape is None else tuple(shape),
+        nodes=given["nodes"],
     )
+    if cluster is None:
+        return as_data(shown)
+    tiny = collective_time("all_reduce", _TINY_BYTES, cluster, ranks, given["nodes"])
+    predicted = collective_time(name, size_bytes, cluster, ranks, given["nodes"])
+    return as_data(shown, alpha_beta(shown, tiny), predicted)
 
 
 def why(given: Fields) -> Any:

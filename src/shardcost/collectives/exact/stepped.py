@@ -24,6 +24,7 @@ from shardcost.collectives.exact.algorithms import (
     schedule,
 )
 from shardcost.collectives.exact.algorithms.plan import Algorithm, Form
+from shardcost.collectives.exact.closed_forms import Wiring
 from shardcost.collectives.exact.schedule import (
     Ints,
     Schedule,
@@ -36,6 +37,8 @@ from shardcost.collectives.exact.schedule import (
 from shardcost.collectives.exact.simulate import Simulation, simulate
 from shardcost.collectives.exact.topology import Route, Topology, of_cluster
 from shardcost.collectives.group import bus_factor
+from shardcost.collectives.library_time import CollectiveTime
+from shardcost.collectives.tuner import steps as ring_steps
 from shardcost.errors import BadValueError
 from shardcost.scalars import whole_number
 
@@ -46,6 +49,8 @@ _PIECES: Final = 4
 """Of a pipeline, unless others are given: enough to see that it is one."""
 _GATHERS: Final = ("all_gather", "all_to_all")
 _ADDS: Final = ("all_reduce", "reduce_scatter", "reduce")
+_RINGS: Final = ("ring", "torus")
+"""Paths of libraries whose hops go from neighbour to neighbour."""
 
 
 class Move(NamedTuple):
@@ -135,6 +140,46 @@ class Stepped:
         if collective in {"broadcast", "reduce"}:
             return None
         return float(bus_factor(collective, self.schedule.ranks)) * self.size_bytes
+
+
+class AlphaBeta(NamedTuple):
+    """What the closed form of an algorithm comes to on a machine."""
+
+    alpha_s: float
+    """Of a step: what the machine's library takes for a hop of a ring."""
+    bytes_per_s: float
+    """Of the busiest link, nominal."""
+    wiring: Wiring
+    """``mesh`` where ranks are joined by links of their own, which count instead of ports."""
+    time_s: float
+
+
+def alpha_beta(shown: Stepped, tiny: CollectiveTime) -> AlphaBeta | None:
+    """Return the closed form of an algorithm with the values of a machine.
+
+    Args:
+        shown: Simulated on the machine.
+        tiny: An all-reduce of a few bytes there, among the same ranks: of its ring, all but the
+            start is hops.
+
+    Returns:
+        None where the machine's library has no ring.
+    """
+    ranks = shown.schedule.ranks
+    hops = [
+        float(parts["hops"])
+        for (algorithm, _), parts in tiny.paths.items()
+        if algorithm in _RINGS and "hops" in parts
+    ]
+    if not hops or shown.simulation is None:
+        return None
+    alpha_s = min(hops) / ring_steps("all_reduce", ranks)
+    links = dict(zip(shown.simulation.links, shown.simulation.topology.links, strict=True))
+    busiest = links[shown.simulation.busiest]
+    rate, places = float(busiest.bytes_per_s), shown.simulation.topology.places
+    direct = all(places[end].kind == "gpu" for end in (busiest.source, busiest.target))
+    wiring: Wiring = "mesh" if direct else "switch"
+    return AlphaBeta(alpha_s, rate, wiring, float(shown.cost.time_s(alpha_s, rate, wiring)))
 
 
 def stepped(

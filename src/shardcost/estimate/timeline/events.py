@@ -41,6 +41,8 @@ class Event(NamedTuple):
     chunk: int | None = None
     passing: str | None = None
     """``forward``, ``recompute``, ``backward`` or ``weight``."""
+    operation: str | None = None
+    """Its name among the estimate's operations, where it is one."""
 
     @property
     def seconds(self) -> float:
@@ -56,6 +58,28 @@ class Stream(NamedTuple):
     stream: str
 
 
+class Break(NamedTuple):
+    """A while of a step in which nothing is drawn, which a picture shortens."""
+
+    start_s: float
+    end_s: float
+    micro_batches: int
+    """That are left out."""
+
+    @property
+    def words(self) -> str:
+        """What a picture writes there."""
+        return f"… {self.micro_batches:,} micro-batches …"
+
+    def shortened(self, time_s: float, room_s: float) -> float:
+        """Return where a time is drawn, if the break is drawn as wide as `room_s`."""
+        if time_s <= self.start_s:
+            return time_s
+        if time_s >= self.end_s:
+            return time_s - (self.end_s - self.start_s) + room_s
+        return self.start_s + (time_s - self.start_s) / (self.end_s - self.start_s) * room_s
+
+
 class Drawing(NamedTuple):
     """A timeline, ready to be shown."""
 
@@ -69,6 +93,8 @@ class Drawing(NamedTuple):
     """Each on one of the streams, by stage and stream."""
     totals: Mapping[str, float]
     """``compute_s``, ``exposed_s``, ``hidden_s``, ``bubble_s``, ``host_s``."""
+    gap: Break | None = None
+    """Where micro-batches are left out."""
 
 
 def check_one_layout(estimate: Estimate, to: str = "be drawn") -> None:
@@ -85,8 +111,13 @@ def drawing(
     events: Iterable[Event],
     totals: Mapping[str, float],
     cut: str | None = None,
+    left_out: int = 0,
 ) -> Drawing:
-    """Return events on streams: those that would overlap on one go to a second of its name."""
+    """Return events on streams: those that would overlap on one go to a second of its name.
+
+    Where micro-batches are left out, so many as `left_out`, the longest while without an event is
+    the drawing's break.
+    """
     placed: list[Event] = []
     free: dict[tuple[int, str], list[float]] = {}
     order: dict[tuple[int, str], None] = {}
@@ -103,7 +134,18 @@ def drawing(
         Stream(f"stage {stage} {stream}" if several else stream, stage, stream)
         for stage, stream in sorted(order, key=lambda key: (key[0], *stream_order(key[1])))
     )
-    return Drawing(of, title, float(span_s), cut, streams, tuple(placed), totals)
+    gap = _longest_gap(placed, left_out) if left_out else None
+    return Drawing(of, title, float(span_s), cut, streams, tuple(placed), totals, gap)
+
+
+def _longest_gap(events: Iterable[Event], left_out: int) -> Break | None:
+    """Return the longest while in which no stream has an event; events are in order of start."""
+    longest, end = Break(0.0, 0.0, left_out), 0.0
+    for event in events:
+        if event.start_s - end > longest.end_s - longest.start_s:
+            longest = Break(end, event.start_s, left_out)
+        end = max(end, event.end_s)
+    return longest if longest.end_s > longest.start_s else None
 
 
 def stream_order(stream: str) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from shardcost.estimate.ledger import once
 from shardcost.estimate.pieces import KIND, PASSES, is_exchange
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
@@ -38,6 +39,8 @@ class _Piece(NamedTuple):
     passing: str
     shown_s: float
     hidden_s: float = 0.0
+    name: str | None = None
+    """Among the estimate's operations."""
 
     @property
     def id(self) -> OpId | None:
@@ -62,12 +65,14 @@ def layer_timeline(estimate: Estimate) -> Drawing:
     ledger, program = estimate.ledger, estimate.program
     kind = program.usual_layers
     work = ledger.layers[program.layers.index(kind)]
+    names = {(each.op, each.seconds): name for name, each in estimate.operations.items()}
     ops: dict[str, list[_Piece]] = {name: [] for name in PASSES}
     for row in work.rows:
         exposed = max(0.0, float(row.exposed_s))
         hidden = max(0.0, float(row.op.count * row.seconds) - exposed)
-        own = _Piece(row.op, row.phase, exposed, hidden if isinstance(row.op, Collective) else 0.0)
-        ops[row.phase].append(own)
+        beside_s = hidden if isinstance(row.op, Collective) else 0.0
+        name = names.get((once(row.op), float(row.seconds)))
+        ops[row.phase].append(_Piece(row.op, row.phase, exposed, beside_s, name))
     sections: dict[tuple[str, ...], list[_Piece]] = {("forward",): _in_order(ops["forward"])}
     again = _in_order(ops["recompute"])
     if estimate.layout.schedule == "zero_bubble":
@@ -174,8 +179,9 @@ def _event(piece: _Piece, start: float, end: float, *, exposed: bool = True) -> 
     name = op.name + (f" x {op.count:g}" if op.count != 1 else "")
     if isinstance(op, Collective):
         comm = (name, 0, _STREAM, "comm", start, end, exposed, op.degree)
-        return Event(*comm, passing=piece.passing)
-    return Event(name, 0, COMPUTE, KIND[type(op)], start, end, passing=piece.passing)
+        return Event(*comm, passing=piece.passing, operation=piece.name)
+    own = (name, 0, COMPUTE, KIND[type(op)], start, end)
+    return Event(*own, passing=piece.passing, operation=piece.name)
 
 
 def _hidden(

@@ -96,7 +96,8 @@ def _training(estimate: Estimate, *, whole: bool) -> Drawing:
     stages = f"{work.stages} stages" if work.stages > 1 else "one stage"
     batches = f"{work.micro_batches} micro-batches" if work.micro_batches > 1 else "one micro-batch"
     title = f"One training step: {stages}, {batches}"
-    return drawing("step", title, line.step_s, events, _totals(estimate), cut)
+    left_out = max(0, window.batches - 2 * window.outer)
+    return drawing("step", title, line.step_s, events, _totals(estimate), cut, left_out)
 
 
 def _window(work: StepWork, groups: int) -> tuple[_Window, str | None]:

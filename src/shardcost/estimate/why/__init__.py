@@ -18,7 +18,7 @@ from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.interval import least_share, ranges_of, residuals_of
-from shardcost.estimate.ledger import Entry, joined, serving_host_s
+from shardcost.estimate.ledger import Entry, serving_host_s
 from shardcost.estimate.pieces import PassParts
 from shardcost.estimate.result import (
     BUBBLE,
@@ -52,7 +52,7 @@ from shardcost.traced import Traced, named, receipt, step
 from shardcost.units import format_time
 from shardcost.workload import Train
 
-__all__ = ["Why", "figures", "why"]
+__all__ = ["SUMS", "Why", "figures", "why"]
 
 _TITLES: Final = {
     "time_s": ("Time of a step", "s"),
@@ -81,6 +81,8 @@ _OPTIONAL: Final = ("p99_step_s", "ttft_s", "tpot_s", "tokens_per_s_per_user", "
 """Those that not every estimate has."""
 _TIMES: Final = ("p99_step_s", "ttft_s", "tpot_s", "energy_j")
 """Those that grow with the time; rates and utilisations are inverse to it."""
+SUMS: Final = ("calls", "exposed", "sent_bytes", "inside_bytes", "network_bytes")
+"""Figures of all calls of an operation in a step; one call is an ``op``."""
 _SCHEDULES: Final = {
     "1f1b": "Narayanan et al. 2019, arXiv:1806.03377",
     "interleaved": "Narayanan et al. 2021, arXiv:2104.04473",
@@ -124,9 +126,9 @@ def why(estimate: Estimate, figure: str) -> Why:
         return _whole(estimate, figure)
     if room == "memory" or figure == "memory_bytes":
         return memory(estimate, figure)
-    entries = joined(estimate.entries)
-    if room == "op":
-        return operation(estimate, rest, entries[rest])
+    entries = estimate.operations
+    if room == "op" or room in SUMS:
+        return (operation if room == "op" else _all_calls)(estimate, figure, entries[rest])
     if room == "parts":
         return _part(estimate, figure, rest, entries)
     return _link(estimate, figure, entries) if room == "link" else _comm(estimate, figure, entries)
@@ -146,7 +148,8 @@ def figures(estimate: Estimate) -> list[str]:
         *(f"parts.{name}" for name in estimate.parts_s),
         *_comm_figures(estimate),
         *memory_figures(estimate),
-        *(f"op.{name}" for name in joined(estimate.entries)),
+        *(f"op.{name}" for name in estimate.operations),
+        *_call_figures(estimate),
     ]
 
 
@@ -342,7 +345,41 @@ def _calls(entries: Mapping[str, Entry]) -> Iterator[Receipt]:
     """Yield operations as parts of a time."""
     for name, entry in entries.items():
         often = f"{in_unit(entry.times, '')} x {format_time(entry.seconds)}"
-        yield part(f"op.{name}", name, entry.total_s, words=often)
+        yield part(f"calls.{name}", name, entry.total_s, words=often)
+
+
+def _call_figures(estimate: Estimate) -> Iterator[str]:
+    for name, entry in estimate.operations.items():
+        yield f"calls.{name}"
+        if isinstance(entry.op, Collective) and entry.group is not None:
+            yield f"exposed.{name}"
+            sent = estimate.ledger.prices.sent(entry.op)
+            yield from (f"{kind}.{name}" for kind in SUMS[2:] if getattr(sent, kind))
+
+
+def _all_calls(estimate: Estimate, figure: str, entry: Entry) -> Why:
+    """Return what all calls of an operation take or send in a step."""
+    kind, _, name = figure.partition(".")
+    calls = named("calls", entry.times, "", "in a step")
+    one = part(f"op.{name}", "each", entry.seconds)
+    if kind == "calls":
+        title = f"All calls of {name} in a step ({entry.phase})"
+        each = named("each", entry.seconds, "s", "one call")
+        return answer(receipt(calls * each, figure, title, "s"), value=entry.total_s, parts=[one])
+    if kind == "exposed":
+        whole = named("all_calls", entry.total_s, "s", "hidden or not")
+        hidden = named("hidden", entry.total_s - entry.exposed_s, "s", "behind compute")
+        every = part(f"calls.{name}", "all calls", entry.total_s)
+        title = f"What nothing hides of all calls of {name} in a step"
+        return answer(
+            receipt(whole - hidden, figure, title, "s"), value=entry.exposed_s, parts=[every]
+        )
+    where = {"inside_bytes": " over links inside a domain", "network_bytes": " over the network"}
+    sends = estimate.ledger.prices.sent(entry.op) if isinstance(entry.op, Collective) else None
+    size = float(getattr(sends, kind))
+    title = f"Bytes that a rank sends{where.get(kind, '')} in all calls of {name} in a step"
+    sent = calls * named("bytes", size, SENT, "in one call")
+    return answer(receipt(sent, figure, title, SENT), value=entry.times * size, parts=[one])
 
 
 def _bubble(estimate: Estimate, figure: str) -> Why:
@@ -434,7 +471,7 @@ def _exposed(estimate: Estimate, figure: str, group: str, entries: Mapping[str, 
     title = f"Communication of the {group} group that nothing hides, in a step"
     if not isinstance(estimate.workload, Train) or group not in {"dp", "pp"}:
         parts = [
-            part(f"op.{name}", name, entry.exposed_s, words=f"of {format_time(entry.total_s)}")
+            part(f"exposed.{name}", name, entry.exposed_s, words=f"of {format_time(entry.total_s)}")
             for name, entry in sent.items()
         ]
         words = _OVERLAPS[estimate.software.tp_overlap] if group == "tp" else ""
@@ -522,7 +559,7 @@ def _bytes(
                 f"{in_unit(entry.times, '')} x {in_unit(each, SENT)}: {entry.op.collective} of"
                 f" {in_unit(float(entry.op.size_bytes), SENT)} over {entry.op.ranks}"
             )
-            parts.append(part(f"op.{name}", name, entry.times * each, SENT, words))
+            parts.append(part(f"{kind}.{name}", name, entry.times * each, SENT, words))
     return total(figure, title, value, SENT, parts)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
+from shardcost.catalog.errors import CONFIDENCE_PCT
 from shardcost.collectives.dispatch import DispatchTime
 from shardcost.collectives.receipts import (
     collective_receipt,
@@ -30,6 +31,7 @@ from shardcost.estimate.why.answer import (
     error_of,
     kernel_error,
     part,
+    spread,
     total,
 )
 from shardcost.kernels.gemm import Parts
@@ -70,9 +72,9 @@ _SIZES: Final = {
 """Sizes of attention, and what they are called in its receipt."""
 
 
-def operation(estimate: Estimate, name: str, entry: Entry) -> Why:
+def operation(estimate: Estimate, figure: str, entry: Entry) -> Why:
     """Return why one call of an operation takes as long as it does."""
-    prices, op, figure = estimate.ledger.prices, entry.op, f"op.{name}"
+    prices, op, name = estimate.ledger.prices, entry.op, figure.removeprefix("op.")
     often = f"{in_unit(entry.times, '')} a step" if entry.times else "on another stage"
     title = f"One call of {name} ({entry.phase}), {often}"
     if isinstance(op, Collective):
@@ -226,7 +228,7 @@ def _latent(prices: Prices, op: LatentCore, seconds: float) -> tuple[Any, str]:
     words = (
         f"batch {op.batch:,.4g}, queries {op.query_tokens:,.0f}, context"
         f" {op.context_tokens:,.0f}, heads {op.heads:g}, {op.form} keys of {op.key_dim:g}, cache in"
-        f" {op.cache_dtype}, by {kernel or 'the usual kernel'}: {format_flops(rate)},"
+        f" {op.cache_dtype}, by {kernel or 'the default kernel'}: {format_flops(rate)},"
         f" {format_percent(rate / peak)} of the peak; {moved} of memory traffic"
     )
     traced = traced_latent(kernels, section, kind, sizes, shape, causal=op.causal)
@@ -312,6 +314,13 @@ def _on_host(prices: Prices, op: Collective, entry: Entry, figure: str, title: s
     return answer(receipt(seconds, figure, title, "s"), value=entry.seconds, words=words)
 
 
+_NAMES: Final = {"kv_cache": "KV cache"}
+_COUNTED: Final = (
+    "no interval: weights and KV cache are counted, and what engines reserve beside them was not"
+    " measured"
+)
+
+
 def memory_figures(estimate: Estimate) -> Iterator[str]:
     """Yield the names of the figures on memory."""
     yield "memory_bytes"
@@ -332,8 +341,14 @@ def memory(estimate: Estimate, figure: str) -> Why:
             for name, each in memory.stages.items()
             if name != worst
         )
-        words = f"of {capacity}; {others or 'one stage'}"
+        words = f"of {capacity}{others and '; '}{others}"
+        if residuals_of_memory(estimate) is None:
+            words += f"; {_COUNTED}"
+        if estimate.engine_bytes is not None:
+            words += f"; {estimate.engine_words}"
         title = f"Memory of the fullest rank: {worst} stage{_when(held)}"
+        if len(memory.stages) == 1:
+            title = f"Memory of a rank{_when(held)}"
         return _stage(estimate, figure, title, held, "memory.", words)
     _, place, *kinds = figure.split(".")
     if kinds or place in KINDS:
@@ -352,10 +367,11 @@ def _stage(
     estimate: Estimate, figure: str, title: str, held: Footprint, prefix: str, words: str = ""
 ) -> Why:
     kinds = [
-        part(f"{prefix}{kind}", kind.replace("_", " "), getattr(held, kind), "bytes")
+        part(f"{prefix}{kind}", _NAMES.get(kind, kind), getattr(held, kind), "bytes")
         for kind in KINDS
     ]
-    error = error_of(residuals_of_memory(estimate), held.total, "bytes")
+    like = residuals_of_memory(estimate)
+    error = None if like is None else error_of(like, held.total, "bytes")
     stated = [str(estimate.cluster.sources.get("device.memory_bytes", ""))]
     return total(figure, title, held.total, "bytes", kinds, error=error, stated=stated, words=words)
 
@@ -366,16 +382,21 @@ def _kind(estimate: Estimate, figure: str, stage: str, kind: str) -> Why:
     traced = footprint(
         estimate.model, estimate.machine, estimate.layout, estimate.workload, software, named
     )
-    title = f"{kind.replace('_', ' ').capitalize()} on a rank of the {stage} stage{_when(held)}"
+    name = _NAMES.get(kind, kind.capitalize())
+    title = f"{name} on a rank of the {stage} stage{_when(held)}"
     whole = receipt(getattr(traced.stages[stage], kind), figure, title, "bytes")
-    like = residuals_of_memory(estimate)
-    known = error_of(like, 1.0, "")
-    words = f"{known.words.partition(':')[0]}; kinds of memory were not measured apart"
+    like, error = residuals_of_memory(estimate), None
+    if like is not None:
+        words = (
+            f"{CONFIDENCE_PCT} % of {like.like} were within {spread(like)}; kinds of memory were"
+            " not measured apart"
+        )
+        error = Error(words, like.like, like.rows)
     stated = [str(software.memory.get("source", ""))] if kind in {"buffers", "framework"} else []
     return answer(
         whole,
         value=getattr(held, kind),
-        error=Error(words, like.like, like.rows),
+        error=error,
         stated=stated,
-        words="" if whole.value else "none in the fullest moment",
+        words="" if whole.value else "none at the peak",
     )

@@ -17,7 +17,7 @@
 //   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
-//   #why #why-title #why-value #why-formula #why-numbers #why-parts #why-error #why-back #why-close
+//   #why #why-title #why-value #why-formula #why-numbers #why-terms #why-words #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
 //   #load-<option> #load-trace #load-trace-choose #load-trace-drop #load-pools #load-more #load-words #load-commands
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>

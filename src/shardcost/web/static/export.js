@@ -49,11 +49,25 @@ export function exportMenu(ask, estimate, fail) {
     const button = /** @type {HTMLElement|null} */ (/** @type {Element} */ (event.target).closest("[data-export]"));
     if (!button) return;
     menu.open = false;
-    menu.querySelector("summary").focus();
+    const opener = menu.querySelector("summary");
+    opener.focus();
+    const label = opener.querySelector("span");
+    const [kind, idle] = [button.dataset.export ?? "", label.textContent];
+    if (opener.getAttribute("aria-busy")) return;
+    if (kind === "html") {
+      label.textContent = "Drawing…";
+      opener.setAttribute("aria-busy", "true");
+      announce("the report is being drawn");
+    }
     try {
-      await exported(button.dataset.export ?? "", ask(), estimate());
+      await exported(kind, ask(), estimate());
     } catch (error) {
       fail(/** @type {Error} */ (error).message);
+    } finally {
+      if (kind === "html") {
+        label.textContent = idle;
+        opener.removeAttribute("aria-busy");
+      }
     }
   });
 }

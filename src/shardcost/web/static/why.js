@@ -1,7 +1,7 @@
 // @ts-check
-// Where a number comes from: its formula, the formula with values put in, each value's meaning and
-// source, the error behind its interval, and the figures that it is made of, which can be asked in
-// turn. Beside the page rather than over it, so that what is explained stays in sight.
+// Where a number comes from: its formula, with values put in, then one table of its terms with value,
+// share, meaning and source, each of which can be asked in turn, and the error behind its interval.
+// Beside the page rather than over it, so that what is explained stays in sight.
 
 import { ApiError, isAbort, post } from "./api.js";
 import { announce, byId, h, number } from "./dom.js";
@@ -14,6 +14,7 @@ import { body, patched } from "./state.js";
  */
 
 const DRAWER_PX = 450; // its width, with a little air
+const DOCKED_PX = 1280; // from this width of the window on, the page makes room for it (panels.css)
 
 /** The drawer, with the way back through what was asked. */
 export class Why {
@@ -77,6 +78,7 @@ export class Why {
   /** Would the drawer lie over the number that it explains? @param {Element|null|undefined} anchor */
   wouldCover(anchor) {
     const box = anchor?.getBoundingClientRect();
+    if (window.innerWidth >= DOCKED_PX) return false;
     return Boolean(box && box.right > window.innerWidth - DRAWER_PX && box.left > DRAWER_PX);
   }
 
@@ -149,7 +151,7 @@ export class Why {
     this.content.scrollTop = 0;
     this.content.replaceChildren(
       h("p", { class: "why-value", id: "why-value" }, why.text ?? String(why.value)),
-      ...formulas(why), ...terms(why.terms), ...parts(why.parts), ...error(why.error),
+      ...formulas(why), ...terms(why), ...words(why), ...others(why), ...error(why.error),
       ...sources(why.sources),
     );
   }
@@ -173,29 +175,39 @@ function told(button) {
 
 /** @param {any} why */
 function formulas(why) {
+  const sum = why.terms?.length > 1 && why.terms.every((/** @type {any} */ each) => each.share !== null);
+  if (sum) return [h("p", { class: "formula", id: "why-formula" }, "the sum of what follows")];
   return [
     why.formula && h("h3", {}, "Formula"),
     why.formula && h("p", { class: "formula", id: "why-formula" }, why.formula),
-    why.numbers && why.numbers !== why.formula && h("h3", {}, "With numbers"),
     why.numbers && why.numbers !== why.formula &&
-      h("p", { class: "formula", id: "why-numbers" }, why.numbers),
+      h("p", { class: "formula", id: "why-numbers" }, `= ${why.numbers}`),
   ].filter(Boolean);
 }
 
-/** @param {any[]|undefined} rows */
-function terms(rows) {
-  if (!rows?.length) return [];
+/** The terms of the formula in one table: value, share of a sum, and the way to their own explanation. @param {any} why */
+function terms(why) {
+  const rows = /** @type {any[]} */ (why.terms ?? []);
+  if (!rows.length) return [];
+  const shares = rows.some((term) => term.share !== null);
+  const ordered = shares ? [...rows].sort((a, b) => b.value - a.value) : rows;
   return [
-    h("h3", {}, "Values"),
-    h("table", { class: "terms" },
-      h("thead", { class: "unseen" }, h("tr", {}, h("th", {}, "symbol"), h("th", {}, "value"))),
-      h("tbody", {}, rows.map((term) => h("tr", {},
-        h("th", { scope: "row" }, term.symbol),
-        h("td", {},
-          h("span", { class: "term-value" }, term.text ?? plain(term.value)),
+    h("table", { class: "terms", id: "why-terms" },
+      h("thead", { class: "unseen" }, h("tr", {},
+        h("th", {}, "what"), h("th", {}, "value"), shares && h("th", {}, "share"))),
+      h("tbody", {}, ordered.map((term) => h("tr", {},
+        h("th", { scope: "row" }, term.symbol,
           term.meaning && h("span", { class: "term-meaning" }, term.meaning),
-          term.source && h("span", { class: "term-source" }, term.source)))))),
+          term.source && h("span", { class: "term-source" }, term.source)),
+        h("td", { class: "term-value" }, valueOf(term)),
+        shares && h("td", { class: "term-share" }, term.share === null ? "" : format.percent(term.share)))))),
   ];
+}
+
+/** @param {any} term */
+function valueOf(term) {
+  const text = term.text ?? plain(term.value);
+  return term.figure ? number(text, term.figure, { label: term.symbol }) : text;
 }
 
 /** @param {any} value */
@@ -205,14 +217,21 @@ function plain(value) {
     ? format.whole(value) : format.significant(value, 4);
 }
 
-/** @param {any[]|undefined} rows */
-function parts(rows) {
-  if (!rows?.length) return [];
+/** Figures behind it that are no terms of its formula. @param {any} why */
+function others(why) {
+  const named = new Set((why.terms ?? []).map((/** @type {any} */ each) => each.figure));
+  const rows = (why.parts ?? []).filter((/** @type {any} */ each) => !named.has(each.figure));
+  if (!rows.length) return [];
   return [
-    h("h3", {}, "Made of"),
-    h("ul", { class: "why-parts", id: "why-parts" }, rows.map((part) => h("li", {},
+    h("h3", {}, "See also"),
+    h("ul", { class: "why-parts", id: "why-parts" }, rows.map((/** @type {any} */ part) => h("li", {},
       h("span", {}, part.name), number(part.text ?? plain(part.value), part.figure, { label: part.name })))),
   ];
+}
+
+/** @param {any} why */
+function words(why) {
+  return why.words ? [h("p", { id: "why-words", class: "why-words" }, format.sentence(why.words))] : [];
 }
 
 /** @param {any} error */

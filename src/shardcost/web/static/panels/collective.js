@@ -8,8 +8,10 @@ export const title = "Collective";
 
 const LARGEST = 2 ** 33;
 const FREE = "free";
+const MOST_STEPPED = 16;
+/** Ranks that the Algorithms tab draws. */
 const LIBRARIES = [
-  ["", "the vendor's"],
+  ["", "default"],
   "nccl",
   "rccl",
   "oneccl",
@@ -43,7 +45,7 @@ export function mount(root, page) {
     { type: "number", min: 1, max: 512, step: 1, placeholder: "fewest" },
   );
   const library = choice("collective-library", "library", LIBRARIES, "", freely);
-  const mode = choice("collective-mode", "calls", ["graph", "eager"], "graph", freely);
+  const mode = choice("collective-mode", "launch", [["graph", "CUDA graph"], "eager"], "graph", freely);
   const line = html("p", { class: "panel-line", id: "collective-words" });
   const readout = html("p", { class: "panel-line panel-detail", id: "collective-readout" });
   const note = html("p", { class: "panel-note", id: "collective-notes" });
@@ -315,10 +317,32 @@ export function mount(root, page) {
       ` (${format.time(shown.low_s[index])} to ${format.time(shown.high_s[index])}) by ${path}: `,
       "bus bandwidth ",
       asking(format.bandwidth(shown.busbw_bytes_per_s[index]), "collective.busbw", about, "bus bandwidth"),
-      ", no faster than ",
+      ", lower bound ",
       asking(format.time(shown.bound_s[index]), "collective.bound_s", about, "lower bound"),
-      ".",
+      ". ",
+      steppable(size)
+        ? html("button", { type: "button", class: "small", id: "collective-to-ring", on: { click: () => toSteps(size) } },
+          "Step through it in Algorithms")
+        : "",
     );
+  }
+
+  /** Return whether the Algorithms tab can show what is looked at. */
+  function steppable(size) {
+    const known = page.catalog?.algorithms ?? [];
+    return shown.gpus >= 2 && shown.gpus <= MOST_STEPPED && size >= 1 &&
+      known.some((each) => each.collectives.includes(shown.collective));
+  }
+
+  /** Show the steps of what is looked at, by the algorithm that runs if it is one of those. */
+  function toSteps(size) {
+    const known = page.catalog.algorithms.filter((each) => each.collectives.includes(shown.collective));
+    const at = shown.size_bytes.findIndex((each) => Math.round(each) === size);
+    const runs = known.find((each) => each.name === shown.algorithm[at]) ?? known[0];
+    page.setView({
+      ring_collective: shown.collective, ring_algorithm: runs.name, ring_n: String(shown.gpus), ring_size: String(size),
+    });
+    document.getElementById("tab-ring")?.click();
   }
 
   /** Return a number about a collective, which the question alone does not say. */
@@ -374,14 +398,17 @@ export function mount(root, page) {
     update(ask, _estimate, signal) {
       const first = asked === null;
       asked = ask;
-      chosen = group.value;
+      // Another tab may have named what to show.
+      const named = page.view("collective_group") === FREE && group.value !== FREE;
+      if (named) wanted = FREE;
+      chosen = named ? FREE : group.value;
       return frame.run(async (own) => {
         const found = await page.post("api/messages", ask, own);
         if (own.aborted) return;
         messages = found.messages;
         if (first) chosen = wanted ?? null;
         name.set(page.catalog?.collectives ?? [name.value], name.value);
-        if (first && chosen === FREE) restore();
+        if (chosen === FREE) restore();
         regroup();
         await sweep(own);
       }, signal);
@@ -436,9 +463,9 @@ function asSentence(text) {
 }
 
 function pointsInWords(points) {
-  if (!points.length) return "No measured point of this system, collective and count ships with shardcost.";
+  if (!points.length) return "No measurements of this system, collective and GPU count may be redistributed with shardcost.";
   const sets = new Map();
   for (const each of points) sets.set(each.dataset, (sets.get(each.dataset) ?? 0) + 1);
   const said = [...sets].map(([name, count]) => `${count} of ${name}`).join(", ");
-  return `Open circles: ${points.length} measured points (${said}).`;
+  return `Open circles: ${points.length} measurements (${said}).`;
 }

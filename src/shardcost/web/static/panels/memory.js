@@ -1,4 +1,5 @@
-// Memory: what the ranks of each stage hold in their fullest moment, against what the device has.
+// Memory: what the ranks of each stage hold at their peak, what a serving engine takes, and what the
+// device has.
 
 import { figure, fitted, html, linear, number, textWidth } from "../charts.js";
 import { framed, table, words } from "./parts.js";
@@ -26,7 +27,8 @@ export function mount(root, page) {
   const line = html("p", { class: "panel-line", id: "memory-words" });
   const place = html("div", {});
   const list = html("div", { id: "memory-table" });
-  frame.body.append(line, place, list);
+  const engine = html("p", { class: "panel-note", id: "memory-engine" });
+  frame.body.append(line, engine, place, list);
   const chart = figure(place, page, {
     name: "memory",
     height: (width) => 40 + (width < 560 ? 54 : 24) + rowsOf() * (BAR + 20),
@@ -95,6 +97,7 @@ export function mount(root, page) {
         });
       }
     });
+    if (memory.engine_bytes > memory.peak_bytes) reserved(made, memory, x, { ...area, tall, each });
     capacity(made, memory, x, area);
     made.targets(targets);
   }
@@ -109,6 +112,19 @@ export function mount(root, page) {
       "paint-order": "stroke",
       "pointer-events": "none",
     };
+  }
+
+  /** Draw what the engine takes beyond what this step needs. */
+  function reserved(made, memory, x, area) {
+    const at = Object.keys(memory.stages).indexOf(memory.fullest_stage);
+    const [start, end] = [x(memory.peak_bytes), x(memory.engine_bytes)];
+    const y = area.y + area.each * (at + 0.5) - area.tall / 2;
+    made.add("rect", {
+      x: start, y, width: end - start, height: area.tall, fill: "none",
+      stroke: made.colour(COLOURS.kv_cache), "stroke-dasharray": "4 3",
+    });
+    const text = fitted("more KV cache, taken by the engine", end - start - 12, 11);
+    if (text) made.text(start + 6, y + area.tall / 2 + 4, text, { "font-size": 11, fill: made.colour("muted") });
   }
 
   function capacity(made, memory, x, area) {
@@ -140,8 +156,11 @@ export function mount(root, page) {
     const room = memory.capacity_bytes - memory.peak_bytes;
     const where = Object.keys(memory.stages).length > 1 ? `the ${memory.fullest_stage} stage` : "a rank";
     const when = shown.workload?.phase === "train" ? `, ${memory.moment}` : "";
+    engine.hidden = !memory.engine;
+    engine.textContent = memory.engine ? `Engine: ${memory.engine}.` : "";
     line.replaceChildren(
-      `At most ${where} holds `,
+      `${shown.workload?.phase === "train" ? "At most" : "For this step,"} ${where} ${
+        shown.workload?.phase === "train" ? "holds" : "needs"} `,
       peak,
       ` of ${format.bytes(memory.capacity_bytes)}${when}: `,
       memory.fits
@@ -162,9 +181,9 @@ export function mount(root, page) {
     const rows = kinds.map((kind) => ({
       cells: [words(kind), ...stages.map(([stage, held]) => cell(stage, held, kind))],
     }));
-    rows.push({ cells: ["together", ...stages.map(([, held]) => format.bytes(held.total))] });
+    rows.push({ cells: ["total", ...stages.map(([, held]) => format.bytes(held.total))] });
     if (shown.workload?.phase === "train") rows.push({ cells: [
-      "fullest",
+      "at its peak",
       ...stages.map(([, held]) => held.moment),
     ] });
     return table(

@@ -130,7 +130,7 @@ export function empty(text) {
 
 /** Return a name as people write it. */
 export function words(name) {
-  return String(name).replace(/_/g, " ");
+  return String(name).replace(/_/g, " ").replace(/^kv cache$/, "KV cache").replace(/^gemm$/, "GEMM");
 }
 
 /** Return the question's part that names the machine. */

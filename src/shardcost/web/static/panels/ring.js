@@ -16,19 +16,10 @@ const FEWEST = 2;
 const MOST = 16;
 const BASIC = [{ name: "ring", collectives: ["all_reduce", "reduce_scatter", "all_gather"] }];
 /** Until the catalog is there. */
+const FIELDS = ["collective", "algorithm", "n", "size"];
 const SPEEDS = [["0.5", "half"], ["1", "normal"], ["2", "double"], ["4", "fourfold"]];
-const EXPLAINED = [
-  "First a reduce-scatter: the buffer is cut into n chunks, and in n - 1 steps every chunk goes " +
-    "round the ring while each rank adds its own part, until every rank holds one chunk of the " +
-    "finished sum.",
-  "Then an all-gather: in n - 1 more steps the finished chunks go round once more, and every rank " +
-    "keeps a copy.",
-  "So each link carries 2 (n - 1)/n of the buffer, hardly more for 400 ranks than for 4. Nothing " +
-    "among ranks alone can do with less: every byte of the sum takes n - 1 transfers to add up " +
-    "and n - 1 to reach the others, and the ring shares them out evenly. Its price is 2 (n - 1) " +
-    "latencies.",
-];
-const BEGIN = { collective: "all_reduce", algorithm: "ring", size: "64MiB" };
+const BEGIN = { collective: "all_reduce", algorithm: "ring", n: "8", size: "64MiB" };
+/** Where the layout sends nothing that could be looked at. */
 const LEGEND =
   "Each box is a rank, each cell a chunk: orange as far as contributions have arrived, green when " +
   "complete. Solid arrows (+) are added by the receiver, dashed ones (=) are kept as they are.";
@@ -40,22 +31,29 @@ export function mount(root, page) {
   const place = { stage: html("div", {}), wires: html("div", {}) };
   let asked = null;
   let data = null;
-  let touched = page.view("ring_n") !== undefined;
   let algorithms = BASIC;
+  let messages = [];
+  let layers = 0;
+  let nodes = null;
+  /** That the layout's own message goes over; of one that somebody chose, as few as hold its ranks. */
+  /** Whether the layout's own message is looked at, rather than one that somebody chose. */
+  let follows = !FIELDS.some((name) => page.view(`ring_${name}`));
 
   function again() {
+    follows = false;
+    nodes = null;
     keep();
     load(null);
   }
 
-  const collective = choice("ring-collective", "collective", collectives(), page.view("ring_collective") ?? BEGIN.collective, () => {
+  const collective = choice("ring-collective", "collective", collectives(), page.view("ring_collective") || BEGIN.collective, () => {
     fillAlgorithms();
     again();
   });
   const algorithm = choice("ring-algorithm", "algorithm", [BEGIN.algorithm], BEGIN.algorithm, again);
   const rankCount = { type: "number", min: FEWEST, max: MOST, step: 1 };
-  const count = field("ring-n", "ranks n", page.view("ring_n") ?? "8", takeCount, rankCount);
-  const size = field("ring-size", "buffer", page.view("ring_size") ?? BEGIN.size, again, { type: "text" });
+  const count = field("ring-n", "ranks n", page.view("ring_n") || BEGIN.n, takeCount, rankCount);
+  const size = field("ring-size", "buffer", page.view("ring_size") || BEGIN.size, again, { type: "text" });
   const speed = choice("ring-speed", "speed", SPEEDS, "1", () => {});
   const steps = player({
     draw,
@@ -68,13 +66,12 @@ export function mount(root, page) {
   const reset = button("reset", "reset", "to the start (Home)", () => steps.go(0));
   const counter = html("span", { class: "panel-hint", id: "ring-counter" });
   const said = html("p", { class: "ring-words", id: "ring-words", "aria-live": "polite" });
-  const explained = html(
-    "div",
-    {},
-    html("h3", {}, "How a ring all-reduce works"),
-    html("ol", { class: "ring-explained" }, EXPLAINED.map((each) => html("li", {}, each))),
-  );
-  const formula = html("p", { class: "panel-note", id: "ring-formula" });
+  const own = html("p", { class: "panel-line", id: "ring-own" });
+  const cost = html("div", { class: "ring-cost", id: "ring-cost" });
+  const howTitle = html("h3", {}, "How it works");
+  const how = html("ol", { class: "ring-explained", id: "ring-how" });
+  const explained = html("div", {}, howTitle, how);
+  const paper = html("p", { class: "panel-note", id: "ring-paper" });
   const wireWords = html("p", { class: "panel-note", id: "ring-topology-words" });
   play.classList.add("is-main");
   lay();
@@ -96,6 +93,7 @@ export function mount(root, page) {
         { class: "ring-buttons", role: "group", "aria-label": "steps" },
         [back, play, next, reset, counter],
       ),
+      own,
       said,
       html(
         "div",
@@ -107,7 +105,7 @@ export function mount(root, page) {
       html(
         "div",
         { class: "ring-under" },
-        html("div", {}, explained, formula),
+        html("div", {}, cost, explained, paper),
         html("div", {}, html("h3", {}, "Bytes from rank to rank so far"), counts.links, counts.rest),
       ),
     );
@@ -149,15 +147,27 @@ export function mount(root, page) {
     fillAlgorithms(page.view("ring_algorithm") || algorithm.value);
   }
 
-  /** Keep in the address what is not as it begins. */
+  /** Take what the address says, which another tab may have written; return whether that is new. */
+  function readView() {
+    const fields = { collective: collective.select, algorithm: algorithm.select, n: count.input, size: size.input };
+    const said = FIELDS.map((name) => [name, page.view(`ring_${name}`)]).filter(([, text]) => text);
+    if (!said.length) return false;
+    follows = false;
+    const before = FIELDS.map((name) => fields[name].value).join();
+    for (const [name, text] of said) {
+      fields[name].value = text;
+      if (name === "collective") fillAlgorithms();
+    }
+    return before !== FIELDS.map((name) => fields[name].value).join();
+  }
+
+  /** Keep in the address what was chosen; the layout's own message needs no words. */
   function keep() {
-    const said = { collective: collective.value, algorithm: algorithm.value, size: size.value.trim() };
-    const kept = Object.entries(said).map(([name, text]) => [`ring_${name}`, text === BEGIN[name] ? "" : text]);
-    page.setView({ ...Object.fromEntries(kept), ring_n: touched ? count.value : "" });
+    const said = { collective: collective.value, algorithm: algorithm.value, n: count.value, size: size.value.trim() };
+    page.setView(Object.fromEntries(FIELDS.map((name) => [`ring_${name}`, follows ? "" : said[name]])));
   }
 
   function takeCount(text) {
-    touched = true;
     count.input.value = Math.max(FEWEST, Math.min(MOST, Math.round(Number(text)) || FEWEST));
     again();
   }
@@ -169,15 +179,17 @@ export function mount(root, page) {
       algorithm: algorithm.value,
       ranks: Number(count.value),
       size: size.value.trim(),
+      ...(nodes > 1 ? { nodes } : {}),
     };
     const short = tooFew(body.ranks);
-    if (short) return [await page.post("api/schedule", body, signal), short];
+    const anywhere = { ...body, nodes: undefined };
+    if (short) return [await page.post("api/schedule", anywhere, signal), short];
     try {
       return [await page.post("api/schedule", { ...body, ...machine(asked) }, signal), ""];
     } catch (problem) {
       if (problem?.status !== 422) throw problem;
       // What this machine refuses is still an algorithm that can be looked at.
-      return [await page.post("api/schedule", body, signal), problem.message];
+      return [await page.post("api/schedule", anywhere, signal), problem.message];
     }
   }
 
@@ -189,28 +201,129 @@ export function mount(root, page) {
   }
 
   function load(signal) {
-    if (!asked) return Promise.resolve();
+    return asked ? frame.run(show, signal) : Promise.resolve();
+  }
+
+  async function show(own) {
     steps.stop();
-    return frame.run(async (own) => {
-      const [found, refused] = await answered(own);
-      if (own.aborted) return;
-      data = found;
-      drawWires(refused);
-      explained.hidden = data.collective !== BEGIN.collective || data.algorithm !== BEGIN.algorithm;
-      formula.textContent =
-        `${algorithmName(data.algorithm)}: ${data.title}. ${data.formula}. Here: ${data.numbers}.` +
-        (data.paper ? ` ${data.paper}.` : "");
-      steps.load(data.steps.length);
-    }, signal);
+    const [found, refused] = await answered(own);
+    if (own.aborted) return;
+    data = found;
+    drawWires(refused);
+    fillOwn();
+    fillCost();
+    howTitle.textContent = `How ${algorithmName(data.algorithm)} ${words(data.collective)} works`;
+    how.replaceChildren(...data.how.map((each) => html("li", {}, each)));
+    paper.textContent = data.paper ? `${data.paper}.` : "";
+    steps.load(data.steps.length);
+  }
+
+  /** Say how often this layout does what is looked at, and how to get there. */
+  function fillOwn() {
+    const same = (each) =>
+      each.collective === data.collective && each.ranks === data.ranks && Math.abs(each.size_bytes - data.size_bytes) < 1;
+    const alike = messages.filter(same);
+    if (alike.length) {
+      const often = alike.reduce((sum, each) => sum + each.count, 0);
+      const inLayers = alike.filter((each) => each.count % layers === 0).reduce((sum, each) => sum + each.count, 0);
+      const perLayer = asked.phase !== "train" && (asked.pp ?? 1) === 1 ? inLayers / layers : 0;
+      const rate = perLayer > 0
+        ? `${perLayer} of these per layer, ${format.whole(often)} per step`
+        : `${format.significant(often, 4)} of these per step`;
+      const names = alike.map((each) => each.name).join(", ");
+      const first = alike[0];
+      const path = `${algorithmName(first.algorithm)} ${first.protocol === "none" ? "" : first.protocol}`.trim();
+      own.replaceChildren(
+        `This layout does ${rate} (${names}), each ${format.time(first.time_s)} by ${first.library} ${path}.`,
+      );
+      return;
+    }
+    const most = ownMessage();
+    own.replaceChildren(
+      most ? "This layout does not send this message. " : "This layout has no collective among 2 to 16 ranks. ",
+      most
+        ? html("button", { type: "button", class: "small", id: "ring-use-own", on: { click: useOwn } },
+          `Show its ${words(most.collective)} of ${format.bytes(most.size_bytes)}`)
+        : "",
+    );
+  }
+
+  /** The formula, with the values of this machine, and what its library is predicted to take. */
+  function fillCost() {
+    const { model, predicted } = data;
+    const rows = [["time by the formula", data.formula.replace(/^time = /, "")]];
+    if (model) {
+      rows.push(["alpha, of a hop", `${format.time(model.alpha_s)}, from the constants of ${predicted.library}`]);
+      rows.push(["B, of the busiest link", `${format.bandwidth(model.bytes_per_s)}, nominal`]);
+    }
+    rows.push([model ? "on this machine" : "with its numbers", data.numbers.replace(/^time = /, "")]);
+    if (predicted) {
+      const path = `${algorithmName(predicted.algorithm)} ${predicted.protocol}`;
+      const ends = `${format.time(predicted.low_s)} to ${format.time(predicted.high_s)}`;
+      rows.push([
+        `predicted, ${predicted.library}`,
+        html("span", {}, html("b", {}, format.time(predicted.time_s)), ` (${ends}) by ${path} `,
+          html("button", { type: "button", class: "small", id: "ring-to-collective", on: { click: toCollective } },
+            "Curve in Collective")),
+      ]);
+    }
+    if (model && predicted && predicted.time_s < model.time_s) {
+      rows.push(["why that is less", "the formula is of one such algorithm by itself; the library may use several links, " +
+        "or another algorithm"]);
+    }
+    cost.replaceChildren(
+      html("h3", {}, "What it costs"),
+      html("dl", {}, rows.flatMap(([name, text]) => [html("dt", {}, name), html("dd", {}, text)])),
+    );
+  }
+
+  /** Show the curve over sizes of what is looked at. */
+  function toCollective() {
+    page.setView({
+      collective_group: "free", collective_name: data.collective, collective_gpus: String(data.ranks),
+      collective_nodes: "", collective_library: data.predicted.library, collective_mode: data.predicted.mode,
+    });
+    document.getElementById("tab-collective")?.click();
+  }
+
+  /** Return the message of this layout that takes most time, among those that can be looked at. */
+  function ownMessage() {
+    const known = new Set(collectives().filter((name) => name !== "send_recv"));
+    return messages.find((each) =>
+      known.has(each.collective) && each.ranks >= FEWEST && each.ranks <= MOST && each.size_bytes >= 1);
+  }
+
+  function useOwn() {
+    follows = true;
+    keep();
+    takeOwn();
+    load(null);
+  }
+
+  /** Fill the fields from the layout's own message; return whether that changes anything. */
+  function takeOwn() {
+    const most = ownMessage();
+    const wanted = most
+      ? { collective: most.collective, n: String(most.ranks), size: sizeOf(most.size_bytes) }
+      : BEGIN;
+    const now = () => [collective.value, count.value, size.value, nodes].join();
+    const before = now();
+    nodes = most?.nodes ?? null;
+    collective.set(collectives(), wanted.collective);
+    fillAlgorithms();
+    count.input.value = wanted.n;
+    size.input.value = wanted.size;
+    return before !== now();
   }
 
   function drawWires(refused) {
     const known = data.topology;
     place.wires.hidden = !known;
-    if (known) wires.show(known);
+    if (known) wires.show(known, new Map());
     wireWords.textContent = known
-      ? `${known.name}: the busiest link is ${data.totals.busiest}. Links are as wide as the ` +
-        "share of the time that they are used."
+      ? `${known.name}: the busiest link is ${data.totals.busiest}, in use ` +
+        `${format.percent(data.totals.utilisation)} of the time when all is done. Links are as wide as ` +
+        "what they have carried so far of that."
       : `Not drawn: ${refused || "no machine was named"}.`;
   }
 
@@ -230,6 +343,7 @@ export function mount(root, page) {
     back.disabled = at === 0 && !moving;
     next.disabled = at >= total;
     counts.show(data, at);
+    if (data.topology) wires.show(data.topology, carried(data, at));
   }
 
   function sentence(at, moving) {
@@ -244,12 +358,15 @@ export function mount(root, page) {
       const before = asked && JSON.stringify(machine(asked));
       asked = ask;
       readCatalog();
-      const degree = Number(ask.tp) || 1;
-      const follows = !touched && degree >= FEWEST && degree <= MOST && Number(count.value) !== degree;
-      if (follows) count.input.value = degree;
-      // What is being looked at stays where it is unless the machine or the count is another.
-      if (data && !follows && before === JSON.stringify(machine(ask))) return Promise.resolve();
-      return load(signal);
+      return frame.run(async (control) => {
+        const found = await page.post("api/messages", ask, control);
+        if (control.aborted) return;
+        ({ messages, layers } = found);
+        const other = readView() | (follows && takeOwn());
+        // What is being looked at stays where it is unless the machine or the message is another.
+        if (data && !other && before === JSON.stringify(machine(ask))) fillOwn();
+        else await show(control);
+      }, signal);
     },
     rows() {
       const head = ["step", "source", "target", "chunks", "bytes", "reduces"];
@@ -265,4 +382,27 @@ export function mount(root, page) {
       return data ? [head, ...data.steps.flatMap(row)] : [];
     },
   };
+}
+
+/** Return bytes as they are typed. */
+function sizeOf(bytes) {
+  const whole = Math.round(bytes);
+  for (const [unit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (whole % unit === 0) return `${whole / unit}${name}`;
+  }
+  return String(whole);
+}
+
+/** Return what each link of the machine has carried after so many steps, as a share of all it carries. */
+function carried(data, at) {
+  const routes = new Map(data.links.map((each) => [`${each.source}>${each.target}`, each.route ?? []]));
+  const bytes = new Map();
+  for (const step of data.steps.slice(0, at)) {
+    for (const each of step.transfers) {
+      for (const link of routes.get(`${each.source}>${each.target}`) ?? []) {
+        bytes.set(link, (bytes.get(link) ?? 0) + each.bytes);
+      }
+    }
+  }
+  return new Map([...bytes].map(([link, sent]) => [link, sent / data.topology.links[link].bytes]));
 }

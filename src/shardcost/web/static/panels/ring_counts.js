@@ -29,7 +29,7 @@ export function ringCounts(format) {
     }
     if (whole !== null && whole !== undefined) {
       const passed = at > 0 ? data.steps[at - 1].end_s : 0;
-      items.push(item("time so far", `${format.time(passed)} of ${format.time(whole)}, at nominal rates`));
+      items.push(item("time so far", `${format.time(passed)} of ${format.time(whole)}, links at nominal rates, no latency`));
     }
     counters.replaceChildren(...items);
   }

@@ -1,7 +1,9 @@
-// The ranks of a collective in a circle, what each holds of every chunk, and chunks on their way.
+// The ranks of a collective in a circle, or as the tree that they form, what each holds of every
+// chunk, and chunks on their way.
 
 import { figure, svg, textWidth } from "../charts.js";
 
+const TREES = new Set(["binary_tree", "double_binary_tree", "binomial"]);
 const LETTERED = 10;
 /** Cells at least this wide carry their count as text. */
 const REST = 0.35;
@@ -47,15 +49,7 @@ function drawn(frame, { data, at, moving }) {
   if (!moving) {
     for (const each of transfers) for (const chunk of each.chunks) fresh.add(`${each.target}:${chunk}`);
   }
-  frame.add("ellipse", {
-    cx: seats.centre[0],
-    cy: seats.centre[1],
-    rx: seats.radius[0],
-    ry: seats.radius[1],
-    fill: "none",
-    stroke: frame.colour("line"),
-    "stroke-dasharray": "2 5",
-  });
+  drawPaths(frame, seats);
   const arrows = transfers.map((each) => arrow(frame, each, seats, moving));
   const targets = seats.places.map((seat, index) =>
     glyph(frame, data, index, seat, holds[index] ?? [], fresh, seats),
@@ -64,14 +58,73 @@ function drawn(frame, { data, at, moving }) {
   return tokensOf(frame, arrows, seats, data, moving);
 }
 
-/** Return where ranks sit: in a circle, rank 0 on top; switches in the middle. */
+/** Draw faintly what ranks send along: the circle, or the branches of the tree. */
+function drawPaths(frame, seats) {
+  const look = { fill: "none", stroke: frame.colour("line"), "stroke-dasharray": "2 5" };
+  if (!seats.parents) {
+    const [cx, cy] = seats.centre;
+    frame.add("ellipse", { cx, cy, rx: seats.radius[0], ry: seats.radius[1], ...look });
+    return;
+  }
+  seats.parents.forEach((parent, rank) => {
+    if (parent === null) return;
+    const [[x1, y1], [x2, y2]] = [seats.places[rank], seats.places[parent]];
+    frame.add("line", { x1, y1, x2, y2, ...look });
+  });
+}
+
+/**
+ * Return each rank's parent (null of the root) where the first chunk goes along a tree, else null.
+ * Of two trees it is the one of the first half of the buffer.
+ */
+export function parentsOf(data) {
+  if (!TREES.has(data.algorithm)) return null;
+  const parents = new Array(data.ranks).fill(null);
+  for (const { transfers } of data.steps) {
+    for (const each of transfers) {
+      if (!each.chunks.includes(0)) continue;
+      const [child, parent] = each.reduces ? [each.source, each.target] : [each.target, each.source];
+      parents[child] ??= parent;
+    }
+  }
+  return parents.filter((each) => each === null).length === 1 ? parents : null;
+}
+
+/** Return where the ranks of a tree sit: in rows by depth, each over the middle of what is below it. */
+function planted(frame, parents, wide, tall) {
+  const children = parents.map((_, rank) => parents.flatMap((parent, child) => (parent === rank ? [child] : [])));
+  const places = [];
+  let leaves = 0;
+  let deepest = 0;
+  const settle = (rank, depth) => {
+    deepest = Math.max(deepest, depth);
+    const below = children[rank].map((child) => settle(child, depth + 1));
+    const x = below.length ? (below[0] + below.at(-1)) / 2 : (leaves += 1) - 0.5;
+    places[rank] = [x, depth];
+    return x;
+  };
+  settle(parents.indexOf(null), 0);
+  const across = (frame.width - wide - 8) / Math.max(1, leaves - 1 || 1);
+  const down = (frame.height - tall - 8) / Math.max(1, deepest);
+  return places.map(([x, depth]) => [
+    leaves > 1 ? wide / 2 + 4 + (x - 0.5) * across : frame.width / 2,
+    tall / 2 + 4 + depth * down,
+  ]);
+}
+
+/** Return where ranks sit: in a circle, rank 0 on top, or as a tree; switches in the middle. */
 function seated(frame, data) {
   const n = data.ranks;
   const total = data.participants.length;
   const grid = gridOf(data);
+  const parents = parentsOf(data);
   const room = Math.min(frame.width, frame.height * 1.5);
   let wide = Math.max(34, Math.min(n > 10 ? 60 : n > 6 ? 106 : 124, (Math.PI * room * 0.72) / n));
   wide = Math.min(wide, frame.width / 3.9);
+  if (parents) {
+    const leaves = parents.filter((_, rank) => !parents.includes(rank)).length;
+    wide = Math.min(wide, (frame.width - 8) / leaves - 4);
+  }
   const low = grid.rows > 1 ? Math.max(26, Math.min(96, (frame.height * 1.5) / n)) / grid.rows : Infinity;
   const cell = Math.max(1.6, Math.min(grid.rows > 1 ? 18 : 26, (wide - 8) / grid.columns, low));
   const deep = grid.rows === 1 ? (n > 10 ? 20 : 28) : cell;
@@ -79,6 +132,10 @@ function seated(frame, data) {
   const radius = { x: frame.width / 2 - wide / 2 - 4, y: frame.height / 2 - tall / 2 - 4 };
   const across = Math.min(radius.x, radius.y * 1.35);
   const centre = [frame.width / 2, frame.height / 2];
+  if (parents) {
+    const places = planted(frame, parents, wide, tall);
+    return { places, parents, centre, radius: [across, radius.y], wide, tall, cell, deep, grid };
+  }
   const places = [];
   for (let index = 0; index < n; index += 1) {
     const angle = (2 * Math.PI * index) / n - Math.PI / 2;

@@ -7,7 +7,7 @@ const ROW = 130;
 const NEAR = 0.3;
 /** How far along a cable it is named, from the end with the lower number. */
 
-/** Return the picture in `root`; `show(topology)` draws. */
+/** Return the picture in `root`; `show(topology, carried)` draws: by link, the share it has carried so far. */
 export function topologyPicture(root, page) {
   let data = null;
   const made = figure(root, page, {
@@ -22,12 +22,15 @@ export function topologyPicture(root, page) {
   });
   return {
     ...made,
-    show(topology) {
-      data = topology;
-      const busiest = topology.links.reduce((most, each) => Math.max(most, each.utilisation ?? 0), 0);
+    show(topology, carried) {
+      const links = topology.links.map((link, index) => ({
+        ...link, bytes: link.bytes * (carried.get(index) ?? 0), utilisation: (link.utilisation ?? 0) * (carried.get(index) ?? 0),
+      }));
+      data = { ...topology, links };
+      const busiest = links.reduce((most, each) => Math.max(most, each.utilisation ?? 0), 0);
       made.label(
         `${topology.name}: ${topology.places.length} places, ${topology.links.length} directed links, ` +
-          `the busiest used ${page.format.percent(busiest)}.`,
+          `the busiest used ${page.format.percent(busiest)} of the time so far.`,
       );
       made.redraw();
     },

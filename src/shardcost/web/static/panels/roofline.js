@@ -29,14 +29,14 @@ export function mount(root, page) {
     const drawn = data.operations.filter((each) => each.intensity > 0 && each.flop_per_s > 0);
     const ridge = data.ridge_flop_per_byte;
     nothing.hidden = drawn.length > 0;
-    nothing.textContent = "No operation counts arithmetic here.";
+    nothing.textContent = "No kernel here counts FLOP.";
     place.hidden = !drawn.length;
     line.textContent =
       `${data.device}, ${data.dtype}: ${format.flops(data.peak_flop_per_s)} at most, memory ` +
-      `${format.bandwidth(data.memory_bytes_per_s)}; left of ${intensity(ridge)} the memory is the roof.`;
+      `${format.bandwidth(data.memory_bytes_per_s)}; memory-bound below ${intensity(ridge)}.`;
     detail.textContent = "Choose a mark (click, or arrow keys and Enter) for its details.";
     list.replaceChildren(tableOf(data.operations));
-    note.textContent = `Convention: ${data.convention}.`;
+    note.textContent = data.convention;
     if (drawn.length) chart.set(plotOf(data, drawn, ridge));
   }
 
@@ -46,15 +46,15 @@ export function mount(root, page) {
     const low = Math.min(...drawn.map((each) => each.flop_per_s), left * data.memory_bytes_per_s * 0.5) / 1.4;
     const most = Math.max(...drawn.map((each) => each.time_s));
     return {
-      x: { kind: "log", domain: [left, right], form: plainNumber, label: "FLOP for each byte moved" },
-      y: { kind: "log", domain: [low, data.peak_flop_per_s * 2], form: format.flops, label: "rate reached" },
+      x: { kind: "log", domain: [left, right], form: plainNumber, label: "arithmetic intensity, FLOP/byte" },
+      y: { kind: "log", domain: [low, data.peak_flop_per_s * 2], form: format.flops, label: "achieved FLOP/s" },
       left: 78,
       legend: KINDS.filter((kind) => drawn.some((each) => each.kind === kind)).map((kind) => ({
         name: words(kind),
         colour: colourOfKind(kind),
         shape: shapeOf(kind),
       })).concat(drawn.every(isForward) ? [] : [{
-        name: "hollow: recomputing and backward",
+        name: "hollow: recompute and backward",
         colour: "muted",
         ring: true,
       }]),

@@ -16,8 +16,8 @@ const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
 const PARTS = [
   ["compute_s", "computing", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
-  ["bubble_s", "waiting (bubble)", "muted", { hatched: true }],
-  ["other_s", "host and other", "muted", {}],
+  ["bubble_s", "idle (bubble)", "muted", { hatched: true }],
+  ["other_s", "host and overhead", "muted", {}],
 ];
 
 const FIRST = "tp";
@@ -100,11 +100,11 @@ export function mount(root, page) {
     ratio.set(
       lineOf(rows, {
         field: "comm_to_compute",
-        label: "communication over computing, hidden or not",
+        label: "communication / compute, hidden or not",
         form: (value) => format.significant(value, 3),
         colour: "c2",
-        name: "communication to computing",
-        rule: { y: 1, name: "as long as computing" },
+        name: "communication / compute",
+        rule: { y: 1, name: "as long as compute" },
       }),
     );
   }

@@ -12,19 +12,19 @@ const VIEWS = [
   ["step", "the whole step"],
 ];
 const KINDS = {
-  gemm: "gemm",
+  gemm: "GEMM",
   attention: "attention",
   elementwise: "elementwise (memory-bound)",
   optimizer: "optimizer",
   forward: "forward",
   backward: "backward",
   weight: "weight gradients",
-  recompute: "recomputing",
+  recompute: "recompute",
   host: "host",
-  idle: "waiting (bubble)",
+  idle: "idle (bubble)",
 };
 const OPACITY = { backward: 0.72, weight: 0.5, recompute: 0.6 };
-const ORDER = [...Object.values(KINDS).slice(0, -1), "tp", "cp", "ep", "pp", "dp", KINDS.idle];
+const ORDER = [...Object.values(KINDS).slice(0, -1), "TP", "CP", "EP", "PP", "DP", KINDS.idle];
 /** Of the legend. */
 const SHORT = { forward: "F", backward: "B", weight: "W", recompute: "R" };
 
@@ -108,6 +108,7 @@ export function mount(root, page) {
       span: data.span_s,
       lanes: data.streams,
       events: data.events.map((event) => eventOf(event, data)),
+      gap: data.break && { start: data.break.start_s, end: data.break.end_s, words: data.break.words },
       form: format.time,
       legend: legendOf(data),
       summary: summaryOf(data),
@@ -124,11 +125,11 @@ export function mount(root, page) {
         html("b", {}, format.time(seconds)),
       );
     const items = [
-      item(data.of === "step" ? "drawn" : "one layer", data.span_s),
-      item("computing", sums.compute_s),
-      item("communication exposed", sums.exposed_s),
-      item("hidden", sums.hidden_s),
-      item("waiting", sums.bubble_s),
+      item(data.of === "step" ? "step" : "one layer", data.span_s),
+      item("compute", sums.compute_s),
+      item("exposed communication", sums.exposed_s),
+      item("hidden communication", sums.hidden_s),
+      item("bubble", sums.bubble_s),
       item("host", sums.host_s),
     ];
     totals.replaceChildren(...items.filter(Boolean));
@@ -141,8 +142,8 @@ export function mount(root, page) {
       html("span", { class: "panel-figure" }, `${label} `, number(format.time(seconds), figure, { label }));
     const items = [asking("whole step", whole.time_s, "time_s")];
     for (const [group, each] of Object.entries(whole.comm.by_group)) {
-      items.push(asking(`${group} exposed`, each.exposed_s, `comm.${group}.exposed_s`));
-      items.push(asking(`${group} hidden`, each.hidden_s, `comm.${group}.hidden_s`));
+      items.push(asking(`${group.toUpperCase()} exposed`, each.exposed_s, `comm.${group}.exposed_s`));
+      items.push(asking(`${group.toUpperCase()} hidden`, each.hidden_s, `comm.${group}.hidden_s`));
     }
     items.push(asking("bubble", whole.parts.bubble ?? 0, "parts.bubble"));
     step.replaceChildren(...items.filter(Boolean));
@@ -191,6 +192,7 @@ export function mount(root, page) {
       opacity: OPACITY[event.kind] ?? null,
       title: event.name,
       lines,
+      pick: () => page.why?.(event.why),
     };
   }
 
@@ -199,7 +201,7 @@ export function mount(root, page) {
     for (const each of data.events) {
       const comm = each.kind === "comm" || each.kind === "send";
       const name = comm
-        ? `${each.group ?? "tp"} communication ${each.exposed ? "exposed" : "hidden"}`
+        ? `${(each.group ?? "tp").toUpperCase()} communication, ${each.exposed ? "exposed" : "hidden"}`
         : KINDS[each.kind] ?? each.kind;
       if (items.has(name)) continue;
       items.set(name, {
@@ -219,9 +221,9 @@ export function mount(root, page) {
     const what = data.of === "step" ? "a step" : "one layer";
     return (
       `Timeline of ${what}: ${format.time(data.span_s)}, ${data.events.length} events on ` +
-      `${data.streams.length} streams; ${format.time(sums.compute_s)} of computing, ` +
+      `${data.streams.length} streams; ${format.time(sums.compute_s)} of compute, ` +
       `${format.time(sums.exposed_s)} of exposed and ${format.time(sums.hidden_s)} of hidden ` +
-      `communication, ${format.time(sums.bubble_s)} of waiting.`
+      `communication, ${format.time(sums.bubble_s)} of bubble.`
     );
   }
 
@@ -259,7 +261,7 @@ export function mount(root, page) {
 /** Return what an event is, in words. */
 function state(event) {
   if (event.kind === "comm" || event.kind === "send") {
-    return event.exposed ? "communication, exposed" : "communication, hidden behind computing";
+    return event.exposed ? "communication, exposed" : "communication, hidden behind compute";
   }
   return KINDS[event.kind] ?? event.kind;
 }
