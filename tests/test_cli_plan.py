@@ -196,6 +196,39 @@ def test_clusters_networks_and_models_are_axes(capsys: pytest.CaptureFixture[str
     assert networks[0] == "ib_8x400g"
 
 
+def test_formats_engines_and_contexts_are_axes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*DECODE[:-4], "--batch", "8", "--context-tokens", "4096,16384")
+    words += ("--dtype", "bf16,fp8", "--software", "vllm,trtllm", "--top", "500")
+    data = run_json(capsys, *words)
+    keys = ("software", "dtype", "context_tokens")
+    assert len({tuple(each[key] for key in keys) for each in data["best"]}) == 8
+    crossed = {each["axis"]: each["value"] for each in data["crossovers"]}
+    assert {key: data["best"][0][key] for key in keys} == {key: crossed[key] for key in keys}
+    text = run_text(capsys, *words[:-2], "--top", "40")
+    assert "vllm or trtllm, batch 8, 4,096 or 16,384 tokens of context each, bf16" in text
+    head = next(line for line in text.splitlines() if "TPOT" in line)
+    assert {"engine", "dtype", "context"} <= set(head.split())
+    assert "all       fp8, context 4,096" in run_text(capsys, *words[:-2], "--top", "2")
+    train = run_json(capsys, *TRAIN, "--sequence-length", "2048..4096", "--fix", "pp=1")
+    assert train["best"][0]["sequence_length"] == 2048
+
+
+def test_distinct_layouts_differ_in_their_degrees(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = run_json(capsys, *TRAIN, "--top", "20")
+    data = run_json(capsys, *TRAIN, "--top", "20", "--distinct")
+    names = ("tp", "pp", "dp")
+    degrees = [tuple(each["layout"][name] for name in names) for each in data["best"]]
+    alike = [tuple(each["layout"][name] for name in names) for each in plain["best"]]
+    assert len(set(degrees)) == len(degrees) > len(set(alike))
+    assert data["distinct"]
+    assert not plain["distinct"]
+    variants = data["best"][0]["variants"]
+    assert variants["count"] > 0
+    assert "zero" in variants["differ_in"]
+    said = f"+{variants['count']} variants: "
+    assert said in run_text(capsys, *TRAIN, "--distinct")
+
+
 def test_limits_are_kept_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     limits = "--max-tpot 20ms --max-ttft 600ms --min-tokens-per-s 500 --headroom 10%".split()
     data = run_json(capsys, *DECODE, *limits, "--objective", "throughput", "--top", "100")

@@ -14,6 +14,7 @@ from shardcost import (
     Candidate,
     Cluster,
     Decode,
+    Found,
     Layout,
     Model,
     Prefill,
@@ -23,11 +24,11 @@ from shardcost import (
     estimate,
     search,
 )
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
 from shardcost.search import evaluate
 from shardcost.search.evaluate import Evaluator
 from shardcost.search.found import rows_as_dicts
-from shardcost.search.parts import Part, front_rows, joined
+from shardcost.search.parts import NEAR, Part, degrees_of, front_rows, joined
 from shardcost.search.question import Question
 from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, divisors
@@ -336,6 +337,57 @@ def test_clusters_models_and_placements_are_axes() -> None:
     assert found.best[0].question.cluster.name == fastest.question.cluster.name
     orders = search("llama3-8b", H100, TRAIN, space={"gpus": 32, "order": EVERY_WAY["order"]})
     assert orders.by_axis["order"]["tp-cp-dp-pp"] < orders.by_axis["order"]["pp-dp-cp-tp"]
+
+
+def test_formats_engines_and_contexts_are_axes() -> None:
+    works = [
+        Decode(batch=8, context_tokens=context, dtype=dtype)
+        for context in (4096, 32768)
+        for dtype in ("bf16", "fp8")
+    ]
+    place, space, engines = ("llama3-70b", "h100_sxm"), {"gpus": 8}, ("vllm", "trtllm")
+    found = search(*place, works, space=space, software=engines)
+    alone = {
+        (engine, work): search(*place, work, space=space, software=engine)
+        for engine in engines
+        for work in works
+    }
+    assert found.considered == sum(each.considered for each in alone.values())
+    first = min(alone, key=lambda key: alone[key].best[0].time_s)
+    best = found.best[0]
+    assert (best.software.name, best.workload.dtype) == (first[0], first[1].dtype)
+    assert best.time_s == alone[first].best[0].time_s
+    for context, least in found.by_axis["context_tokens"].items():
+        alike = [each for (_, work), each in alone.items() if work.context_tokens == context]
+        assert least == min(each.best[0].score for each in alike)
+    assert set(found.by_axis["dtype"]) == {"bf16", "fp8"}
+    assert set(found.by_axis["software"]) == set(engines)
+    with pytest.raises(BadTypeError, match="workload must be a Decode"):
+        search(*place, [works[0], TRAIN])
+
+
+def test_distinct_layouts_are_the_best_of_their_degrees_with_all_variants() -> None:
+    space = Space.of({"gpus": (8, 16), "cp": (1, 2), "context_scheme": "ring", **FEW})
+    (asked,), most = questions_of("llama3-8b", H100, TRAIN, space=space), 6
+    blocks, evaluator = list(asked.blocks(2000)), Evaluator(asked)
+    assert len(blocks) > 20
+    every = joined([evaluator.part(block, 10**6) for block in blocks], 10**6).best
+    groups: dict[tuple[int, ...], list[float]] = {}
+    for row in rows_as_dicts(every):
+        groups.setdefault(degrees_of(row), []).append(row["score"])
+    best = sorted(groups, key=lambda key: groups[key][0])[:most]
+    parts = [evaluator.part(block, most, distinct=True) for block in blocks]
+    for order in (parts, parts[::-1]):
+        whole = Part()
+        for part in order:
+            whole = joined((whole, part), most, distinct=True)
+        found = Found.of([asked], whole, 1.0, most, distinct=True)
+        assert [each.score for each in found.best] == [groups[key][0] for key in best]
+        near = [sum(score <= NEAR * groups[key][0] for score in groups[key]) - 1 for key in best]
+        assert [each.variants for each in found.best] == near
+        assert max(near) > 0
+        assert all(bool(each.varied) == (each.variants > 0) for each in found.best)
+    assert len(whole.best["cell"]) < len(every["cell"]) / 4  # what cannot matter is not carried
 
 
 def test_two_orders_that_place_alike_count_once() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost import values
 from shardcost.cli import options, placement
 from shardcost.errors import UnknownNameError
-from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
+from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, SEARCH, SIMULATED, TOP
 from shardcost.request import search_arguments, value_of
 from shardcost.request.load import load_question_of, refuse_load
 
@@ -55,7 +55,7 @@ def parser() -> options.Parser:
     )
     options.add_options(space, (option for option in SEARCH if option is not TOP))
     shown = parser.add_argument_group("what to show")
-    options.add_options(shown, [TOP])
+    options.add_options(shown, [TOP, DISTINCT])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
@@ -155,6 +155,7 @@ def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
         result = search(
             **request,
             top=max(top, PRICED),
+            distinct=bool(given.distinct),
             backend=given.array_backend,
             progress=progress,
             **_engine(given),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, Estimate, part_name
-from shardcost.options import departures
+from shardcost.options import AXES, departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
@@ -37,8 +38,18 @@ _TOKENS: Final = 1e6
 _NARROWEST_CHOICES: Final = 20
 _ROUNDING: Final = 1e-9
 """A share of the time that is nothing."""
+_LENGTHS: Final = ("_tokens", "_length")
+_HEADS: Final = {
+    "software": "engine",
+    "dtype": "dtype",
+    "cache_dtype": "KV cache",
+    "sequence_length": "sequence",
+    "prompt_tokens": "prompt",
+    "context_tokens": "context",
+}
+"""Columns of what the questions of a search differ in, beside models and machines."""
 _TELLING: Final = (
-    *("model", "cluster", "gpus", "batch", "tp", "pp", "dp", "micro_batch", "ep", "cp"),
+    *("model", "cluster", *_HEADS, "gpus", "batch", "tp", "pp", "dp", "micro_batch", "ep", "cp"),
     *("recompute", "zero", "schedule", "sequence_parallel"),
 )
 """Axes in the order in which their crossovers are worth a line."""
@@ -115,14 +126,29 @@ def _heading(plan: Plan) -> str:
     result = plan.found
     question = result.questions[0]
     work, batches = sizes(question.workload), tuple(question.space.batch or ())
+    for name in (axis for axis in _HEADS if axis.endswith(_LENGTHS)):
+        for tokens in filter(None, [_differing(result.questions, name)]):
+            work = work.replace(f"{tokens[0]} tokens", f"{' or '.join(tokens)} tokens", 1)
     if not isinstance(question.workload, Train) and len(batches) > 1:
         work = work.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
-    wanted = f"{question.software.name}, {work}, {question.workload.formats_text}; best by"
+    works = {each.workload.formats_text: each.workload for each in result.questions}
+    engines = " or ".join(_differing(result.questions, "software") or [question.software.name])
+    wanted = f"{engines}, {work}, {' or '.join(works)}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
     first = heading(paragraph(title(result), "  "))
     second = paragraph(f"{wanted} {question.objective.aim.unit}", "  ")
     return "\n  ".join((first, second, f"{counted}; {speed}"))
+
+
+def _differing(questions: Sequence[Question], axis: str) -> list[str]:
+    """Return what the questions of a search have of an axis, in words; nothing if it is one."""
+    values = dict.fromkeys(each.own[axis] for each in questions if axis in each.own)
+    return [_worded(each) for each in values] if len(values) > 1 else []
+
+
+def _worded(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class _Column(NamedTuple):
@@ -135,12 +161,15 @@ class _Column(NamedTuple):
     """Above 0 where others say the same; where the terminal is narrow, the highest goes first."""
 
 
-def _columns(plan: Plan) -> Iterator[_Column]:
-    """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
+def _columns(plan: Plan, candidates: Sequence[Candidate]) -> Iterator[_Column]:
+    """Yield the columns: what differs, sizes, figures of the phase, money or energy, memory."""
     questions = plan.found.questions
     if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
         yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
+    for axis in _varying(candidates):
+        right = axis.endswith(_LENGTHS)
+        yield _Column(_HEADS[axis], partial(_of_question, axis), right)
     if isinstance(questions[0].workload, Train):
         yield _Column("mb", lambda one: f"{one.layout.micro_batch}")
     elif len(questions[0].space.batch or ()) > 1:
@@ -156,6 +185,16 @@ def _columns(plan: Plan) -> Iterator[_Column]:
         yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:
         yield _Column(f"GiB of {_gib(capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
+
+
+def _varying(candidates: Sequence[Candidate]) -> list[str]:
+    """Return what candidates are of different questions by, beside models and machines."""
+    owns = [each.question.own for each in candidates]
+    return [axis for axis in _HEADS if len({own.get(axis) for own in owns}) > 1]
+
+
+def _of_question(axis: str, candidate: Candidate) -> str:
+    return _worded(candidate.question.own[axis])
 
 
 def _figures(work: Workload) -> Iterator[_Column]:
@@ -191,10 +230,18 @@ def _table(
 ) -> tuple[str, str]:
     """Return candidates as a table, and in words the choices that they share."""
     chosen = [_choices(each, plan.found.questions) for each in candidates]
+    for axis in _varying(candidates):  # a column has it
+        for each in chosen:
+            each.pop(axis)
     common = [word for word in chosen[0].values() if all(word in each.values() for each in chosen)]
     common = common if len(chosen) > 1 else []
-    own = [", ".join(word for word in each.values() if word not in common) for each in chosen]
-    columns = list(_columns(plan))
+    own = [
+        "; ".join(
+            filter(None, (", ".join(word for word in each.values() if word not in common), more))
+        )
+        for each, more in zip(chosen, map(_variants, candidates), strict=True)
+    ]
+    columns = list(_columns(plan, candidates))
     if numbered:
         ranks = {id(each): str(rank) for rank, each in enumerate(candidates, 1)}
         columns.insert(0, _Column("", lambda one: ranks[id(one)], right=False))
@@ -215,13 +262,14 @@ def _with_choices(
     figures = table([*heads, ""], [[*row, ""] for row in rows], right)
     if not any(own):
         return figures
-    if max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
-        beside = [[*row, words] for row, words in zip(rows, own, strict=True)]
-        return table([*heads, "choices"], beside, right, _NARROWEST_CHOICES)
+    beside = not any(each.variants for each in candidates)
+    if beside and max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
+        wider = [[*row, words] for row, words in zip(rows, own, strict=True)]
+        return table([*heads, "choices"], wider, right, _NARROWEST_CHOICES)
     head, *lines = figures.splitlines()
     below = [head]
     for line, words in zip(lines, own, strict=True):
-        below += [line, f"     {words}"] if words else [line]
+        below += [line, paragraph(f"     {words}", "     ")] if words else [line]
     return "\n".join(below)
 
 
@@ -238,6 +286,11 @@ def _choices(candidate: Candidate, questions: Sequence[Question] = ()) -> dict[s
         choices["model"] = own.model.name
     if len({each.place for each in questions}) > 1:
         choices["cluster"] = own.place
+    for axis in (each for each in _HEADS if _differing(questions, each)):
+        value = _worded(own.own[axis])
+        choices[axis] = (
+            f"{_HEADS[axis]} {value}" if axis.endswith((*_LENGTHS, "cache_dtype")) else value
+        )
     if layout.pp > 1 and isinstance(candidate.workload, Train):
         virtual_stages = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
         choices["schedule"] = layout.schedule + virtual_stages
@@ -246,6 +299,15 @@ def _choices(candidate: Candidate, questions: Sequence[Question] = ()) -> dict[s
     own_rules = ("schedule", "context_scheme")
     choices |= {name: said for name, said in departures(layout).items() if name not in own_rules}
     return choices | _overlap(candidate)
+
+
+def _variants(candidate: Candidate) -> str:
+    """Return how many layouts of the same degrees come near one, and what they differ in."""
+    if not candidate.variants:
+        return ""
+    labels = (AXES[axis].label for axis in candidate.varied)
+    words = (each if each[1:] != each[1:].lower() else each.lower() for each in labels)
+    return f"+{candidate.variants} variant{'s' * (candidate.variants > 1)}: {', '.join(words)}"
 
 
 def _overlap(candidate: Candidate) -> dict[str, str]:

@@ -27,6 +27,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
             ],
             "best": [_candidate_as_data(plan, each) for each in plan.best],
             "front": [_short_as_data(plan, each) for each in result.front],
+            "distinct": result.distinct,
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
             "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
@@ -53,7 +54,9 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
+    variants = {"variants": {"count": each.variants, "differ_in": list(each.varied)}}
     return _short_as_data(plan, each) | {
+        **(variants if plan.found.distinct else {}),
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
@@ -70,10 +73,10 @@ def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
         **attributes(each, "time_s memory_bytes score"),
         **attributes(each.figures, "tokens_per_s tokens_per_s_per_gpu"),
         **_serving_as_data(each),
-        **attributes(each.software, "software=name tp_overlap dp_overlap"),
+        **each.question.own,
+        **attributes(each.software, "tp_overlap dp_overlap"),
         "cluster": each.question.cluster.name,
         "network": None if network is None else network.name,
-        "model": each.question.model.name,
         "batch": work.global_batch if isinstance(work, Train) else each.row["batch"],
     }
     if plan.price is not None:

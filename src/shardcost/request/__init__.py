@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -266,21 +267,23 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     """Return what to call `search` with: what is requested, not where it runs."""
     from shardcost.estimate.step import software_of
 
-    workload = _first_workload(given)
-    name = given.get("software")
-    software = software_of(None if name is None else finder.software(name), workload)
+    workloads = _workloads(given)
+    engines = [
+        software_of(None if name is None else finder.software(name), workloads[0])
+        for name in several_of(given, options.SOFTWARE)
+    ]
     models = [finder.model(name) for name in several_of(given, options.MODEL)]
     clusters = clusters_of(given, finder)
     price = price_of(given, finder, clusters)
     return {
         "model": models,
         "cluster": clusters,
-        "workload": workload,
-        "space": _space(given, software),
-        "constraints": _constraints(given, workload),
+        "workload": workloads,
+        "space": _space(given, engines[0]),
+        "constraints": _constraints(given, workloads[0]),
         "objective": _objective(given, price),
         "price_per_gpu_hour": price,
-        "software": software,
+        "software": engines,
     }
 
 
@@ -301,15 +304,24 @@ def clusters_of(given: Given, finder: Finder) -> list[Cluster]:
     ]
 
 
-def _first_workload(given: Given) -> Workload:
-    """Return the workload; its batch is the first of several."""
+def _workloads(given: Given) -> list[Workload]:
+    """Return a workload for each context and number format; its batch is the first of several."""
+    first: dict[str, Any] = {}
     batch = given.get("batch")
-    if batch is None:
-        return workload_of(given)
-    batches = values.wholes("--batch", batch)
-    if given["phase"] == "train" and len(batches) > 1:
-        raise BadValueError("--batch", batch, "one number with --train")
-    return workload_of({**given, "batch": batches[0]})
+    if batch is not None:
+        batches = values.wholes("--batch", batch)
+        if given["phase"] == "train" and len(batches) > 1:
+            raise BadValueError("--batch", batch, "one number with --train")
+        first["batch"] = batches[0]
+    axes = {
+        option.name: option.read_several(given[option.name])
+        for option in options.QUESTIONS
+        if option in options.WORKLOAD and given.get(option.name) is not None
+    }
+    return [
+        workload_of({**given, **first, **dict(zip(axes, each, strict=True))})
+        for each in product(*axes.values())
+    ]
 
 
 def _space(given: Given, software: Software) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import options, values
@@ -405,7 +406,9 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     )
 
 
-_NOT_OF_LAYOUTS: Final = ("out", "engine", "jobs", "address", "explain", "notes")
+_NOT_OF_LAYOUTS: Final = (
+    *("out", "overwrite", "engine", "jobs", "address", "explain", "notes", "distinct"),
+)
 """What `plan` takes, and not for a load."""
 
 
@@ -425,21 +428,19 @@ def refuse_load(given: Given) -> None:
 
 
 def _formats(given: Given) -> list[dict[str, Any]]:
-    """Return number formats, one set for each of ``--dtype``."""
+    """Return number formats, one set for each of those of which a search takes several."""
+    axes = {option.name for option in options.QUESTIONS}
     rows = [
         option for option in options.WORKER if option.kind == "word" and not _sets_layout(option)
     ]
-    same = {
-        row.name: row.read(given[row.name])
+    chosen = {
+        row.name: row.read_several(given[row.name])
+        if row.name in axes
+        else [row.read(given[row.name])]
         for row in rows
-        if row.name != "dtype" and given.get(row.name) is not None
+        if given.get(row.name) is not None
     }
-    if given.get("dtype") is None:
-        return [same]
-    dtype = options.LOAD["dtype"]
-    return [
-        {"dtype": dtype.read(each), **same} for each in values.several("--dtype", given["dtype"])
-    ]
+    return [dict(zip(chosen, each, strict=True)) for each in product(*chosen.values())]
 
 
 def _worker_space(given: Given) -> tuple[dict[str, list[int]], Layout]:

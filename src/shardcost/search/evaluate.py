@@ -113,13 +113,16 @@ class Evaluator:
         self._ledgers: dict[str, _Ledgers]
         """By phase: of decoding, a prompt may be priced too."""
 
-    def part(self, block: Block, most: int = KEPT, *, table: bool = False) -> Part:
+    def part(
+        self, block: Block, most: int = KEPT, *, table: bool = False, distinct: bool = False
+    ) -> Part:
         """Return what a block of cells amounts to.
 
         Args:
             block: Which cells of the question.
             most: Best cells to keep.
             table: Keep all feasible cells.
+            distinct: Of the best, keep one for each mesh, with its variants.
         """
         grid = Grid(self.question, block)
         self._keep_only(grid)
@@ -150,7 +153,7 @@ class Evaluator:
         return replace(
             part,
             feasible=len(cells.mesh),
-            best=grid.best(cells, most),
+            best=grid.best(cells, most, distinct=distinct),
             front=grid.front(cells),
             by_axis=dict(by_axis(grid, cells)),
             table=grid.columns(cells) if table else {},

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from shardcost.options import AXES
+from shardcost.options import AXES, QUESTIONS
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.relaxations import Relaxation, relaxations
@@ -23,7 +23,11 @@ from shardcost.units import format_percentage
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
-_NUMBERS: Final = (*DEGREES, *SIZES)
+_NUMBERS: Final = (
+    *DEGREES,
+    *SIZES,
+    *(option.name for option in QUESTIONS if option.kind == "whole"),
+)
 _LISTED: Final = 3
 _EQUAL: Final = 1e-6
 """Scores that differ by less, as a share, are the same."""

@@ -17,6 +17,7 @@ import numpy as np
 from shardcost.cluster import Cluster
 from shardcost.errors import Reason, Rule
 from shardcost.model import Model
+from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.search.objectives import Constraints, Figures, Objective
 from shardcost.search.space import Family, Meshes, Space
 from shardcost.software import Software
@@ -40,7 +41,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """One model on one cluster: where to look and for what."""
+    """One model and workload on one cluster by one software: where to look and for what."""
 
     model: Model
     cluster: Cluster
@@ -73,6 +74,21 @@ class Question:
         """The cluster, and the network that joins its nodes."""
         network = self.cluster.network
         return self.cluster.name + (f" ({network.name})" if network else "")
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """What all of its layouts share and other questions may have otherwise, by axis."""
+        work = type(self.workload)
+        named = {option.name: option for option in QUESTIONS if work in option.nouns}
+        return {
+            "model": self.model.name,
+            "cluster": self.place,
+            SOFTWARE.name: self.software.name,
+            **{
+                name: getattr(self.workload, each.field_of(work).name)
+                for name, each in named.items()
+            },
+        }
 
     @cached_property
     def families(self) -> list[Family]:

@@ -114,8 +114,9 @@ def _nearest(questions: Sequence[Question], found: Found) -> Question:
     """Return the question of the layout that holds least, where devices hold most."""
     if found.smallest is None:
         return questions[0]
-    model = found.smallest.question.model
-    return max((each for each in questions if each.model is model), key=_room_bytes)
+    least = found.smallest.question.own
+    alike = [each for each in questions if least == each.own | {"cluster": least["cluster"]}]
+    return max(alike, key=_room_bytes)
 
 
 def _joined(question: Question) -> Question:

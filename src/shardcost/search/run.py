@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,14 +36,15 @@ _TOLD_EVERY_S: Final = 0.1
 def search(
     model: Model | str | Sequence[Model | str],
     cluster: Cluster | str | Sequence[Cluster | str],
-    workload: Workload,
+    workload: Workload | Sequence[Workload],
     *,
     space: Space | Mapping[str, Any] | None = None,
     constraints: Constraints | Mapping[str, Any] | None = None,
     objective: Objective | str = "time",
     price_per_gpu_hour: Price | None = None,
-    software: Software | str | None = None,
+    software: Software | str | Sequence[Software | str] | None = None,
     top: int = 10,
+    distinct: bool = False,
     backend: str = "numpy",
     engine: str = "local",
     jobs: int = 1,
@@ -61,14 +63,17 @@ def search(
     Args:
         model: A `Model` or the name of one in the catalog; several make an axis.
         cluster: A `Cluster` or the name of one; several make an axis.
-        workload: `Train`, `Prefill` or `Decode`.
+        workload: `Train`, `Prefill` or `Decode`; several of one kind, such as contexts and number
+            formats, make an axis.
         space: Values by axis; an axis that is left out is free.
         constraints: Limits by name.
         objective: What is to be small, see `OBJECTIVES`.
         price_per_gpu_hour: For the objective ``cost``, in any currency: one price, or one for each
             cluster by its name.
-        software: The framework or engine; as for `estimate` if left out.
+        software: The framework or engine, as for `estimate` if left out; several make an axis.
         top: How many of the best to return.
+        distinct: Return the best of each set of degrees only, on each machine and for each of
+            the other axes beside the layout; how many others come near it is counted.
         backend: The library whose arrays the formulas run on.
         engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
         jobs: Processes at a time, or workers of a Ray that is started for the search.
@@ -81,7 +86,6 @@ def search(
     """
     whole_number("top", top, 1)
     limits = Constraints.of(constraints)
-    limits.check(workload)
     questions = questions_of(
         model,
         cluster,
@@ -93,12 +97,13 @@ def search(
         backend=backend,
     )
     started = time.perf_counter()
-    want = Want(max(top, KEPT), table=out is not None)
+    want = Want(max(top, KEPT), table=out is not None, distinct=distinct)
     run = engine_of(engine, jobs, address)
     with Store.opened(out, questions, want) as store:
         part, resumed = _ran(questions, want, run, store, progress)
     seconds = time.perf_counter() - started
-    return replace(Found.of(questions, part, seconds, top), resumed=resumed)
+    found = Found.of(questions, part, seconds, top, distinct=distinct)
+    return replace(found, resumed=resumed)
 
 
 def _ran(
@@ -125,7 +130,8 @@ def _ran(
 
     def add(task: Task, more: Part) -> None:
         nonlocal part, done
-        part, done = joined((part, more), want.most), done + task.cells
+        whole = joined((part, more), want.most, distinct=want.distinct)
+        part, done = whole, done + task.cells
         tell(done)
 
     for task, more in store.finished(tasks_of(questions)) if store else ():
@@ -146,22 +152,28 @@ def _ran(
 def questions_of(
     model: Model | str | Sequence[Model | str],
     cluster: Cluster | str | Sequence[Cluster | str],
-    workload: Workload,
+    workload: Workload | Sequence[Workload],
     *,
     space: Space,
-    software: Software | str | None = None,
+    software: Software | str | Sequence[Software | str] | None = None,
+    constraints: Constraints | None = None,
     **rest: Any,
 ) -> tuple[Question, ...]:
-    """Return one question for each model on each cluster; on a torus, on each slice of it."""
-    if not isinstance(workload, Workload):
-        raise BadTypeError("workload", workload, "a Workload")
-    runs = software_of(software, workload)
+    """Return one question for each model, software and workload on each cluster, or its slices."""
+    limits = Constraints() if constraints is None else constraints
+    works = _several("workload", workload, Workload)
+    for work in works:
+        limits.check(work)
+        if type(work) is not type(works[0]):
+            raise BadTypeError("workload", work, f"a {type(works[0]).__name__}, as the first is")
+    engines = [None] if software is None else _several("software", software, Software)
     clusters = _several("cluster", cluster, Cluster)
     places = [place for each in clusters for place in _slices(each, space)]
     questions: list[Question] = []
     first = 0
-    for each in _several("model", model, Model):
-        work = workload.in_formats_of(each, narrow_cache=runs.narrow_cache)
+    for each, engine, given in product(_several("model", model, Model), engines, works):
+        runs = software_of(engine, given)
+        work = given.in_formats_of(each, narrow_cache=runs.narrow_cache)
         for where, part in places:
             question = Question(
                 model=each,
@@ -170,6 +182,7 @@ def questions_of(
                 software=runs,
                 space=part.complete(each, where, work, runs),
                 asked=space,
+                constraints=limits,
                 number=len(questions),
                 first_cell=first,
                 **rest,
@@ -197,8 +210,10 @@ def _several(name: str, given: Any, kind: Any) -> list[Any]:
     values = list(given) if many else [given]
     if not values:
         raise BadValueError(name, given, "at least one")
-    nouns = [kind.named(value) if isinstance(value, str) else value for value in values]
+    named = hasattr(kind, "named")
+    nouns = [kind.named(each) if named and isinstance(each, str) else each for each in values]
     for noun in nouns:
         if not isinstance(noun, kind):
-            raise BadTypeError(name, noun, f"a {kind.__name__} or the name of one")
+            rule = f"a {kind.__name__}{' or the name of one' if named else ''}"
+            raise BadTypeError(name, noun, rule)
     return nouns

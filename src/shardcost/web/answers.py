@@ -355,7 +355,8 @@ def plan(given: Fields, progress: Callable[[int, int], None]) -> Any:
 
     wanted = _top(given)
     arguments = search_arguments(given, Pasted(given))
-    result = search(**arguments, top=max(wanted, PRICED), progress=progress)
+    distinct = bool(given.get("distinct"))
+    result = search(**arguments, top=max(wanted, PRICED), distinct=distinct, progress=progress)
     caveats = _caveats(given, arguments["model"][0])
     answer = Plan.of(result, top=wanted, price=arguments["price_per_gpu_hour"], caveats=caveats)
     data: dict[str, Any] = {"result": as_data(answer)}

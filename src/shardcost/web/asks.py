@@ -162,7 +162,7 @@ class ScheduleAsk(_Place):
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
-@_with((*MACHINE, *WORKLOAD, *SEARCH), search=True)
+@_with((*MACHINE, *WORKLOAD, *SEARCH, options.DISTINCT), search=True)
 class PlanAsk(_Run):
     """A search over layouts: the options of `shardcost plan`."""
 
