@@ -248,6 +248,24 @@ def test_limits_are_kept_and_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert train["feasible"] < run_json(capsys, *TRAIN)["feasible"]
 
 
+def test_limits_say_in_how_many_cases_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*DECODE, "--max-tpot", "20ms", "--min-tokens-per-user", "40", "--top", "3")
+    first = run_json(capsys, *words, "--objective", "throughput")["best"][0]
+    tpot, user = first["limits"]
+    assert (tpot["limit"], tpot["at_most"], tpot["value"]) == ("max_tpot", 0.02, first["tpot_s"])
+    assert (user["limit"], user["at_least"]) == ("min_tokens_per_user", 40)
+    assert 0.5 <= tpot["holds_share"] < user["holds_share"] < 1
+    text = run_text(capsys, *words, "--objective", "throughput")
+    tens = round(10 * tpot["holds_share"])
+    assert f"TPOT at most 20 ms: holds in {tens} of 10 cases" in " ".join(text.split())
+    sure = run_json(capsys, *words, "--objective", "throughput", "--confidence", "95%")
+    assert all(each["limits"][0]["holds_share"] >= 0.95 for each in sure["best"])
+    assert "TPOT above 20 ms at 95 % confidence" in {each["reason"] for each in sure["rejected"]}
+    assert run_json(capsys, *DECODE, "--top", "1")["best"][0]["limits"] == []
+    assert cli.main((*DECODE, "--max-tpot", "11ms", "--confidence", "0.99")) == 3
+    assert "limits on the estimate itself (were at 99 %)" in capsys.readouterr().err
+
+
 def test_objectives_rank_by_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
         name: run_json(capsys, *DECODE, "--price", "3.6", "--objective", name)
@@ -423,6 +441,10 @@ BAD = {
     "rate": (["--min-tokens-per-s", "lots"], "--min-tokens-per-s must be a number"),
     "headroom": (["--headroom", "100%"], "--headroom must be at least 0 and below 1, got '100%'"),
     "headroom in words": (["--headroom", "x%"], "--headroom must be a number, got 'x'"),
+    "no limit": (["--confidence", "90%"], "--confidence needs a limit: --max-time or"),
+    "confidence": (["--confidence", "30%", "--max-time", "5s"], "--confidence must be a share of"),
+    "formats": (["--dtype", "bf16,fp3"], "unknown --dtype 'fp3'"),
+    "length": (["--sequence-length", "4096,"], "--sequence-length must be one value or several"),
     "plot": (["--plot", "front.gif"], "ends in .png or .svg"),
     "engine": (["--engine", "steam"], "unknown --engine 'steam'"),
     "jobs": (["--jobs", "0"], "--jobs must be a whole number of at least 1, got 0"),

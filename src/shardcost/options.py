@@ -430,6 +430,10 @@ LIMITS: Final = (
     Option("headroom", "share", "Memory to leave free",
            "share of the memory to leave free, like 10% or 0.1", otherwise="0",
            limit="memory_headroom", example="none, or 10%"),
+    Option("confidence", "share", "Limits hold in",
+           "share of cases in which limits on time and rate must hold, like 90%, by the errors of"
+           " similar measurements", otherwise="limits on the estimate itself",
+           limit="confidence", example="the estimate, or 90%"),
 )  # fmt: skip
 """What a layout of a search must keep."""
 OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", preset="time")

@@ -14,6 +14,7 @@ from shardcost.options import AXES, departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
+from shardcost.search.confidence import Held
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.plan import Crossover, Plan
@@ -181,6 +182,9 @@ def _columns(plan: Plan, candidates: Sequence[Candidate]) -> Iterator[_Column]:
     shown = questions[0].objective.aim.shown
     if shown is not None:
         yield _Column("per token", lambda one: shown(one.score))
+    if plan.best[0].limits:
+        holds = _Column("holds in", lambda one: _of_ten(min(each.share for each in one.limits)))
+        yield holds._replace(spare=1)
     if len({each.cluster.device.memory_bytes for each in questions}) > 1:
         yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:
@@ -328,6 +332,8 @@ def _answers(plan: Plan) -> list[str]:
     known = interval_of(best)
     ends = f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
     said = [labelled("time", _bounds(best)), labelled("interval", ends)]
+    if plan.best[0].limits:
+        said.append(labelled("limits", "; ".join(map(_holds, plan.best[0].limits))))
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:
@@ -342,6 +348,14 @@ def _answers(plan: Plan) -> list[str]:
     if plan.stability is not None and plan.stability.layouts > 1:
         said.append(labelled("stability", _steady(plan.stability)))
     return [line for each in said for line in each.splitlines()]
+
+
+def _holds(held: Held) -> str:
+    return f"{held.said}: holds in {_of_ten(held.share)} cases"
+
+
+def _of_ten(share: float) -> str:
+    return f"{round(10 * share)} of 10"
 
 
 def _with_curve(crossover: Crossover) -> str:

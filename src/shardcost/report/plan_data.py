@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardcost.estimate.interval import interval_of
+from shardcost.options import LIMITS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
@@ -13,6 +14,8 @@ from shardcost.report.plan import capacity, money
 from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
+
+_LIMIT_OPTIONS: Final = {option.limit: option.name for option in LIMITS}
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -56,6 +59,15 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
     variants = {"variants": {"count": each.variants, "differ_in": list(each.varied)}}
     return _short_as_data(plan, each) | {
+        "limits": [
+            {
+                "limit": _LIMIT_OPTIONS[held.limit.name],
+                "at_least" if held.limit.at_least else "at_most": held.limit.bound,
+                "value": held.limit.value,
+                "holds_share": held.share,
+            }
+            for held in each.limits
+        ],
         **(variants if plan.found.distinct else {}),
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu energy_j comm_share"),

@@ -374,6 +374,10 @@ def _constraints(given: Given, workload: Workload) -> Constraints:
 
     chosen = {row.limit: row for row in options.LIMITS if given.get(row.name) is not None}
     limits = {name: option.read(given[option.name]) for name, option in chosen.items()}
+    if "confidence" in limits and limits.keys() <= {"confidence", "memory_headroom"}:
+        rows = (row for row in options.LIMITS if row.limit.startswith(("max", "min")))
+        flags = [row.flag for row in rows if workload.phase in row.applies_to]
+        raise UsageError(f"--confidence needs a limit: {' or '.join(flags)}")
     try:
         constraints = Constraints.of(limits)
         constraints.check(workload)

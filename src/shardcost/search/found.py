@@ -12,6 +12,7 @@ from shardcost.errors import Reason
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
+from shardcost.search.confidence import Held, held
 from shardcost.search.objectives import Figures, Objective, Price
 from shardcost.search.parts import Columns, Part, degrees_of
 from shardcost.search.question import Question
@@ -87,6 +88,11 @@ class Candidate:
         """What it was judged by."""
         gpus, tokens = self.layout.devices, self.workload.tokens
         return Figures(self.time_s, self.memory_bytes, gpus, tokens, self.row.get("ttft_s"))
+
+    @cached_property
+    def limits(self) -> tuple[Held, ...]:
+        """The limits of the search, each with the share of cases in which it holds."""
+        return held(self)
 
     def cost_per_token(self, price_per_gpu_hour: Price) -> float:
         """Return what a token costs at a price."""

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
 from shardcost.errors import Reason, Rule
+from shardcost.estimate.interval import farthest_residuals
+from shardcost.layout import Layout
 from shardcost.model import Model
 from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.search.objectives import Constraints, Figures, Objective
@@ -68,6 +71,31 @@ class Question:
     def prompts(self) -> bool:
         """Whether a prompt is priced beside the decoding, for its time to the first token."""
         return isinstance(self.workload, Decode) and self.constraints.max_ttft_s is not None
+
+    def prompt_of(self, batch: Any) -> Prefill:
+        """Return the prefill to be priced beside decoding: prompts as long as the context."""
+        decode = cast("Decode", self.workload)
+        return Prefill(batch=batch, prompt_tokens=decode.context_tokens, **decode.formats)
+
+    @cached_property
+    def slowdowns(self) -> tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]:
+        """The numbers of devices, and by phase what times are multiplied by at the confidence.
+
+        On the devices that a layout has, the errors of similar measurements depend on the question
+        alone, or are taken at their most (`farthest_residuals`).
+        """
+        share = self.constraints.confidence
+        assert share is not None  # noqa: S101
+        counts = np.unique(np.array(self.space.gpus))
+        works = [self.workload, *([self.prompt_of(1)] if self.prompts else [])]
+
+        def reach(work: Workload, gpus: int) -> float:
+            place = (self.model, self.cluster, Layout(dp=gpus), work, self.software)
+            return float(farthest_residuals(*place).quantile(share))
+
+        return counts, {
+            work.phase: np.exp([reach(work, int(gpus)) for gpus in counts]) for work in works
+        }
 
     @property
     def place(self) -> str:
