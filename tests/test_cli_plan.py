@@ -249,18 +249,23 @@ def test_limits_are_kept_and_counted(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_limits_say_in_how_many_cases_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (*DECODE, "--max-tpot", "20ms", "--min-tokens-per-user", "40", "--top", "3")
+    words = (*DECODE, "--max-tpot", "16ms", "--min-tokens-per-user", "50", "--top", "3")
     first = run_json(capsys, *words, "--objective", "throughput")["best"][0]
     tpot, user = first["limits"]
-    assert (tpot["limit"], tpot["at_most"], tpot["value"]) == ("max_tpot", 0.02, first["tpot_s"])
-    assert (user["limit"], user["at_least"]) == ("min_tokens_per_user", 40)
+    assert (tpot["limit"], tpot["at_most"], tpot["value"]) == ("max_tpot", 0.016, first["tpot_s"])
+    assert (user["limit"], user["at_least"]) == ("min_tokens_per_user", 50)
     assert 0.5 <= tpot["holds_share"] < user["holds_share"] < 1
     text = run_text(capsys, *words, "--objective", "throughput")
     tens = round(10 * tpot["holds_share"])
-    assert f"TPOT at most 20 ms: holds in {tens} of 10 cases" in " ".join(text.split())
+    assert f"TPOT at most 16 ms: holds in {tens} of 10 cases" in " ".join(text.split())
     sure = run_json(capsys, *words, "--objective", "throughput", "--confidence", "95%")
     assert all(each["limits"][0]["holds_share"] >= 0.95 for each in sure["best"])
-    assert "TPOT above 20 ms at 95 % confidence" in {each["reason"] for each in sure["rejected"]}
+    assert "TPOT above 16 ms at 95 % confidence" in {each["reason"] for each in sure["rejected"]}
+    largest = first["largest_batch"]
+    assert largest["batch"] == first["batch"] not in (1, 2, 4, 8, 16, 32, 64)
+    assert largest["time_s"] <= 0.016
+    assert f"largest within the limits: {largest['batch']} (TPOT" in " ".join(text.split())
+    assert "largest_batch" not in run_json(capsys, *words, "--batch", "16")["best"][0]
     assert run_json(capsys, *DECODE, "--top", "1")["best"][0]["limits"] == []
     assert cli.main((*DECODE, "--max-tpot", "11ms", "--confidence", "0.99")) == 3
     assert "limits on the estimate itself (were at 99 %)" in capsys.readouterr().err

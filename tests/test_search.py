@@ -27,6 +27,7 @@ from shardcost import (
 from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
 from shardcost.estimate.interval import bound_s, interval_of
 from shardcost.search import evaluate
+from shardcost.search.batches import largest_batch
 from shardcost.search.evaluate import Evaluator
 from shardcost.search.found import rows_as_dicts
 from shardcost.search.objectives import Constraints
@@ -356,6 +357,71 @@ def test_errors_that_depend_on_the_layout_count_at_their_most() -> None:
     assert any(each.limits[0].share > 0.99 for each in found.best)
 
 
+def test_the_largest_batch_within_the_limits_is_found_among_all() -> None:
+    batches, limits = (8, 16, 32, 64, 128), {"max_tpot_s": 0.02}
+    space = {"gpus": 4, "batch": batches}
+    work = Decode(batch=8, context_tokens=4096, dtype="fp8")
+
+    def feasible(layout: Layout) -> list[int]:
+        found = []
+        for batch in range(8, 129):
+            try:
+                result = estimate(
+                    "llama3-70b", "h100_sxm", layout, dataclasses.replace(work, batch=batch)
+                )
+            except ShardcostError:
+                continue
+            if result.tpot_s <= 0.02 and result.memory_bytes <= result.cluster.device.memory_bytes:
+                found.append(batch)
+        return found
+
+    place = ("llama3-70b", "h100_sxm", work)
+    plain = search(*place, space=space, constraints=limits)
+    fast = plain.best[0]
+    found = largest_batch(fast)
+    assert fast.row["batch"] == 8
+    assert found is not None
+    assert found.row["batch"] == max(feasible(fast.layout))
+    assert found.time_s == pytest.approx(found.estimate.time_s, rel=1e-12)
+    busy = search(*place, space=space, constraints=limits, objective="throughput").best
+    assert busy[0].layout == fast.layout
+    assert busy[0].row["batch"] == found.row["batch"]
+    second = next(each for each in busy if each.layout != fast.layout)
+    assert second.row["batch"] in feasible(second.layout)
+    unlimited = search(*place, space=space, objective="throughput")
+    assert largest_batch(unlimited.best[0]) is None
+    assert {each.row["batch"] for each in unlimited.best} <= set(batches)
+
+
+def test_a_batch_in_between_stands_among_the_best_where_it_is_better() -> None:
+    batches, limits = (8, 16, 32, 64), {"max_tpot_s": 0.02}
+    space: dict[str, Any] = {"gpus": (4, 8), "batch": batches}
+    work = Decode(batch=8, context_tokens=4096)
+    every = {**space, "batch": tuple(range(8, 65))}
+    found, whole = (
+        search(
+            "llama3-70b",
+            "h100_sxm",
+            work,
+            space=each,
+            constraints=limits,
+            objective="throughput",
+            top=200,
+        )
+        for each in (space, every)
+    )
+    assert found.best[0].row["batch"] == whole.best[0].row["batch"]
+    assert found.best[0].score == whole.best[0].score
+    for layout in {each.layout for each in found.best}:
+        mine, all_of_it = (
+            [each for each in one.best if each.layout == layout] for one in (found, whole)
+        )
+        assert mine[0].score == all_of_it[0].score
+        between = [each for each in mine if each.row["batch"] not in batches]
+        assert len(between) <= 1
+        assert between in ([], mine[:1])
+
+
 def test_the_front_of_serving_trades_users_for_throughput() -> None:
     work = Decode(batch=8, context_tokens=1024)
     space = {"gpus": (1, 2, 4, 8), "batch": tuple(2**i for i in range(9))}
@@ -420,6 +486,7 @@ def test_distinct_layouts_are_the_best_of_their_degrees_with_all_variants(most: 
     near = [sum(score <= NEAR * groups[key][0] for score in groups[key]) - 1 for key in best]
     assert max(near) > 0
     parts = [evaluator.part(block, most, distinct=True) for block in blocks]
+    whole = Part()
     for order in (parts, parts[::-1]):
         whole = Part()
         for part in order:

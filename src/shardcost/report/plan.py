@@ -334,6 +334,8 @@ def _answers(plan: Plan) -> list[str]:
     said = [labelled("time", _bounds(best)), labelled("interval", ends)]
     if plan.best[0].limits:
         said.append(labelled("limits", "; ".join(map(_holds, plan.best[0].limits))))
+    if plan.largest_batch is not None:
+        said.append(labelled("batch", _largest(plan.largest_batch)))
     if plan.losses:
         said.append(labelled("runner-up", _runner_up(plan)))
     if plan.gains:
@@ -352,6 +354,20 @@ def _answers(plan: Plan) -> list[str]:
 
 def _holds(held: Held) -> str:
     return f"{held.said}: holds in {_of_ten(held.share)} cases"
+
+
+def _largest(found: Candidate) -> str:
+    """Return the largest batch within the limits, with its figures."""
+    batch, work = found.row["batch"], found.workload
+    end = ", the largest given" if batch == max(found.question.space.batch or ()) else ""
+    name, time_s = "TTFT", found.time_s
+    if isinstance(work, Decode):
+        name, time_s = "TPOT", found.time_s / work.kept_tokens
+    rate = format_tokens(found.figures.tokens_per_s_per_gpu)
+    return (
+        f"largest within the limits: {batch:,}{end} ({name} {format_time(time_s)},"
+        f" {rate} tokens/s/GPU)"
+    )
 
 
 def _of_ten(share: float) -> str:

@@ -28,7 +28,10 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 {"code": reason.code, "reason": reason.message, "count": count}
                 for reason, count in result.rejected.items()
             ],
-            "best": [_candidate_as_data(plan, each) for each in plan.best],
+            "best": [
+                _candidate_as_data(plan, each) | (_largest(plan) if each is plan.best[0] else {})
+                for each in plan.best
+            ],
             "front": [_short_as_data(plan, each) for each in result.front],
             "distinct": result.distinct,
             "objective": result.questions[0].objective.name,
@@ -74,6 +77,16 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
         "parts_s": dict(estimate.parts_s),
         **caveats_as_data(estimate),
     }
+
+
+def _largest(plan: Plan) -> dict[str, Any]:
+    """Return the largest batch of the best layout within the limits, where there is one."""
+    found = plan.largest_batch
+    if found is None:
+        return {}
+    figures = attributes(found, "time_s memory_bytes")
+    rate = attributes(found.figures, "tokens_per_s_per_gpu")
+    return {"largest_batch": {"batch": found.row["batch"], **figures, **rate}}
 
 
 def _short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:

@@ -228,6 +228,12 @@ class Constraints:
                 words = " or ".join(PHASES[phase].__name__ for phase in option.applies_to)
                 raise BadValueError(option.limit, value, f"left out but for {words}")
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit on time or rate."""
+        names = (each.name for each in fields(self) if each.name.startswith(("max", "min")))
+        return any(getattr(self, name) is not None for name in names)
+
     def limits(self, figures: Figures, workload: Workload) -> Iterator[Limit]:
         """Yield each limit on time or rate, with what layouts have of it."""
         time_s = figures.time_s

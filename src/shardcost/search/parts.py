@@ -93,10 +93,20 @@ def distinct_of(table: Columns, most: int) -> Columns:
     """Return the best row of each set of degrees, and its variants, of the best sets."""
     if not table:
         return table
+    groups = _groups(table)[1]
+    return rows_of(table, distinct_rows(table["score"], groups, _ties(table), most))
+
+
+def leaders_of(table: Columns) -> Columns:
+    """Return the first row of each set of degrees."""
+    return rows_of(table, np.sort(_groups(table)[0])) if table else table
+
+
+def _groups(table: Columns) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the first row of each set of degrees, and of each row which set it has."""
     keys = np.stack([table[name] for name in _DEGREES], axis=1)
-    _, groups = np.unique(keys, axis=0, return_inverse=True)
-    rows = distinct_rows(table["score"], groups.reshape(-1), _ties(table), most)
-    return rows_of(table, rows)
+    _, first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return first, groups.reshape(-1)
 
 
 def degrees_of(row: Mapping[str, Any]) -> tuple[Any, ...]:

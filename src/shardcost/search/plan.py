@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from shardcost.options import AXES, QUESTIONS
+from shardcost.search.batches import largest_batch
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.relaxations import Relaxation, relaxations
@@ -159,6 +160,8 @@ class Plan(NamedTuple):
     crossovers: tuple[Crossover, ...] = ()
     stability: Stability | None = None
     relaxations: tuple[Relaxation, ...] = ()
+    largest_batch: Candidate | None = None
+    """The best with the largest batch within the limits, where several batches were given."""
 
     @classmethod
     def of(
@@ -178,6 +181,7 @@ class Plan(NamedTuple):
             losses=losses(first, others[0]) if others else (),
             gains=sensitivity(first, beyond=found.beyond),
             crossovers=crossovers(found),
+            largest_batch=largest_batch(first),
             stability=stability(replace(found, best=found.best[:PRICED]), shown=min(top, PRICED)),
         )
 

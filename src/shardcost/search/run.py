@@ -16,6 +16,7 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.model import Model
 from shardcost.scalars import whole_number
+from shardcost.search.batches import refined
 from shardcost.search.engines import Engine, engine_of, here
 from shardcost.search.found import Found
 from shardcost.search.objectives import Constraints, Objective, Price
@@ -101,6 +102,8 @@ def search(
     run = engine_of(engine, jobs, address)
     with Store.opened(out, questions, want) as store:
         part, resumed = _ran(questions, want, run, store, progress)
+    best = refined(questions, part.best, want.most, distinct=distinct)
+    part = replace(part, best=best)
     seconds = time.perf_counter() - started
     found = Found.of(questions, part, seconds, top, distinct=distinct)
     return replace(found, resumed=resumed)
