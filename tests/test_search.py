@@ -591,6 +591,17 @@ def test_malformed_wishes_are_refused(asked: dict[str, Any], words: str) -> None
         search("llama3-8b", H100, TRAIN, **asked)
 
 
+def test_counts_are_bounded_before_their_divisors_are_listed() -> None:
+    many = 735_134_400  # 1,344 divisors, and 4 million ways to write it as four degrees
+    for work, space in (
+        (TRAIN, {"gpus": (8, many)}),
+        (dataclasses.replace(TRAIN, global_batch=many), {"gpus": 8}),
+        (Decode(batch=8, context_tokens=512), {"batch": many}),
+    ):
+        with pytest.raises(BadValueError, match="at most 1,048,576 in a search"):
+            search("llama3-8b", H100, work, space=space)
+
+
 def test_degrees_that_multiply_to_no_gpus_are_told() -> None:
     found = search("llama3-8b", H100, TRAIN, space={"gpus": 64, "tp": (7, 8), "dp": 3})
     assert found.feasible == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
 from shardcost.cli import options, placement
-from shardcost.errors import UnknownNameError
+from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, SEARCH, SIMULATED, TOP
 from shardcost.request import search_arguments, value_of
 from shardcost.request.load import load_question_of, refuse_load
@@ -62,7 +62,10 @@ def parser() -> options.Parser:
     shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
-        "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
+        "--out", metavar="FILE", help="write every feasible layout to a table, .parquet or .csv"
+    )
+    shown.add_argument(
+        "--overwrite", action="store_true", help="replace the file of --out if it is there already"
     )
     running = parser.add_argument_group("how to run")
     running.add_argument("--engine", metavar="NAME", help="local, processes or ray (local)")
@@ -175,4 +178,7 @@ def _engine(given: Namespace) -> dict[str, Any]:
         raise UnknownNameError("--engine", engine, ENGINES)
     if jobs is None:
         jobs = 1 if engine == "local" else cpu_count() or 1
-    return {"engine": engine, "jobs": jobs, "address": given.address, "out": given.out}
+    if given.overwrite and given.out is None:
+        raise UsageError("--overwrite is for --out FILE")
+    table = {"out": given.out, "overwrite": given.overwrite}
+    return {"engine": engine, "jobs": jobs, "address": given.address, **table}

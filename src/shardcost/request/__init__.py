@@ -326,10 +326,13 @@ def _workloads(given: Given) -> list[Workload]:
 
 def _space(given: Given, software: Software) -> dict[str, Any]:
     """Return the values of every axis that is given."""
+    from shardcost.search.space import bounded
+
     space: dict[str, Any] = {}
     for name in options.OWN_AXES:
-        if given.get(name) is not None and not (name == "batch" and given["phase"] == "train"):
-            space[name] = values.wholes(flag(name), given[name])
+        if given.get(name) is not None:
+            counts = [bounded(flag(name), each) for each in values.wholes(flag(name), given[name])]
+            space |= {} if name == "batch" and given["phase"] == "train" else {name: counts}
     for text, chosen in fixed_of(given.get("fix") or ()):
         axis = text.strip().removeprefix("--").replace("-", "_")
         known = [name for name in options.AXES if name not in options.OWN_AXES]

@@ -358,6 +358,7 @@ def swept(text: str) -> tuple[str, list[float] | None]:
 def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     """Return which deployments are looked for, and for which load."""
     from shardcost.load.engine import Engine
+    from shardcost.search.space import bounded
     from shardcost.search.workers import LoadQuestion
 
     _refuse_layouts(given)
@@ -388,7 +389,7 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
             for formats in _formats(given)
         ),
         gpus=tuple(
-            values.wholes("--gpus", counts)
+            (bounded("--gpus", each) for each in values.wholes("--gpus", counts))
             if counts is not None
             else sorted({int(cluster.gpus_per_node) for cluster in clusters})
         ),

@@ -51,6 +51,7 @@ def search(
     jobs: int = 1,
     address: str | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Found:
     """Return the best of all layouts of a space, and why the others lost.
@@ -79,8 +80,9 @@ def search(
         engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
         jobs: Processes at a time, or workers of a Ray that is started for the search.
         address: Of a Ray that runs already.
-        out: A Parquet file for all feasible layouts. A search that was stopped continues where it
-            was when it is started again, see `Store`.
+        out: A file for all feasible layouts, .parquet or .csv. A search that was stopped continues
+            where it was when it is started again, see `Store`.
+        overwrite: Replace that file if it is there already.
         progress: Called now and then with the cells done and the cells in all: after each task,
             and every tenth of a second where tasks run in this process. What it raises ends the
             search; what was done stays on disk where `out` is given.
@@ -100,7 +102,7 @@ def search(
     started = time.perf_counter()
     want = Want(max(top, KEPT), table=out is not None, distinct=distinct)
     run = engine_of(engine, jobs, address)
-    with Store.opened(out, questions, want) as store:
+    with Store.opened(out, questions, want, overwrite=overwrite) as store:
         part, resumed = _ran(questions, want, run, store, progress)
     best = refined(questions, part.best, want.most, distinct=distinct)
     part = replace(part, best=best)

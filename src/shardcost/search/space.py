@@ -23,12 +23,15 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, Reason, Rule
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
-from shardcost.options import AXES, Option
+from shardcost.options import AXES, OWN_AXES, Option
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 
 Counts = tuple[int, ...]
+MOST_COUNT: Final = 2**20
+"""Of the devices and the batch of a search: none has more than 240 divisors, nor can devices be
+written as a product of four degrees in more than 89,600 ways."""
 DEGREES: Final = tuple(name for name, each in AXES.items() if each.axis == "degree")
 """Numbers along the grid's first axis."""
 SIZES: Final = tuple(name for name, each in AXES.items() if each.axis == "size")
@@ -72,6 +75,11 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
     ) -> Space:
         """Return the space with every axis filled in."""
         training = isinstance(workload, Train)
+        for name in OWN_AXES:
+            for count in getattr(self, name) or ():
+                bounded(f"axis {name}", count)
+        if isinstance(workload, Train):
+            bounded("global_batch", int(workload.global_batch))
         gpus = self.gpus or (int(cluster.gpus_per_node),)
         degrees = tuple(sorted({each for count in gpus for each in divisors(count)}))
         batch = int(getattr(workload, "global_batch" if training else "batch"))
@@ -175,6 +183,13 @@ class Meshes(NamedTuple):
     def number(self) -> int:
         """How many there are."""
         return len(self.tp)
+
+
+def bounded(name: str, count: int) -> int:
+    """Return a number of devices or sequences if a search may list its divisors."""
+    if count > MOST_COUNT:
+        raise BadValueError(name, count, f"at most {MOST_COUNT:,} in a search")
+    return count
 
 
 def divisors(number: int) -> Counts:

@@ -320,9 +320,6 @@ def plan_check(given: Fields) -> Any:
     arguments = search_arguments(given, Pasted(given))
     _top(given)
     space = Space.of(arguments["space"])
-    for option, counts in {"--gpus": space.gpus, "--batch": space.batch}.items():
-        if counts and max(counts) > limits.MOST_SEARCHED:
-            raise BadValueError(option, max(counts), f"at most {limits.MOST_SEARCHED} on the page")
     questions = questions_of(
         arguments["model"],
         arguments["cluster"],

@@ -23,8 +23,6 @@ MOST_VALUES: Final = 64
 """In one list."""
 MOST_COUNT: Final = 10**9
 """Of any whole number in a request."""
-MOST_SEARCHED: Final = 2**20
-"""Of the GPUs and the batch of a search: it lists their divisors."""
 MOST_BYTES: Final = 2**53
 """Of a size: beyond it a browser has no whole numbers."""
 MOST_NUMBER: Final = 1e12
