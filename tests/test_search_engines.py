@@ -531,7 +531,9 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path, whole: pl.DataFram
     table = pl.read_parquet(out)
     assert table.height == 0
     assert table.schema == whole.schema
-    found = search(MODELS[0], clusters()[0], WORK, space={"gpus": 7, "tp": 2}, out=out)
+    found = search(
+        MODELS[0], clusters()[0], WORK, space={"gpus": 7, "tp": 2}, out=out, overwrite=True
+    )
     assert found.feasible == 0
 
 

@@ -420,10 +420,12 @@ def _bounds(estimate: Estimate) -> str:
 
 
 def _runner_up(plan: Plan) -> str:
+    """Return how far the second is behind, and by which parts, in the objective's unit."""
     first, second = plan.found.best[:2]
-    longer = second.time_s - first.time_s
-    least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
-    parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
+    aim = first.question.objective.aim
+    more = second.score - first.score
+    least = 1e-3 * max(abs(more), _ROUNDING * first.score)
+    parts = [each for each in plan.losses if abs(each.lost_score) > least][:_LOSSES]
     forms = {"batch": "batch {:,}", "gpus": "{:,} GPUs"}
     differing = [name for name in forms if first.row[name] != second.row[name]]
     other_sizes = " and ".join(forms[name].format(second.row[name]) for name in differing)
@@ -431,12 +433,13 @@ def _runner_up(plan: Plan) -> str:
     said += f" with {other_sizes}" if other_sizes else ""
     if not parts:
         return f"{said}; same parts of the step"
-    listed = ", ".join(f"{part_name(each.part)} {_signed(each.lost_s)}" for each in parts)
-    return f"{said}; its step differs by {_signed(longer)}: {listed}"
 
+    def signed(score: float) -> str:
+        return ("+" if score >= 0 else "-") + aim.said(abs(score))
 
-def _signed(seconds: float) -> str:
-    return ("+" if seconds >= 0 else "-") + format_time(abs(seconds))
+    listed = ", ".join(f"{part_name(each.part)} {signed(each.lost_score)}" for each in parts)
+    what = "step" if aim.weight is None else aim.worse
+    return f"{said}; its {what} differs by {signed(more)}: {listed}"
 
 
 def _steady(stability: Stability) -> str:

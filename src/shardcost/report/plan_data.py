@@ -36,7 +36,9 @@ def as_data(plan: Plan) -> dict[str, Any]:
             "distinct": result.distinct,
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
-            "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
+            "losses": [
+                each._asdict() | attributes(each, "lost_s lost_score") for each in plan.losses
+            ],
             "sensitivity": [each._asdict() for each in plan.gains],
             "crossovers": [
                 each._asdict() | {"best": [{"value": v, "score": score} for v, score in each.best]}

@@ -59,6 +59,8 @@ class Aim(NamedTuple):
     """What a worse layout takes more of."""
     weight: Callable[[Cluster, Price | None], float] | None
     """What one device-second costs in its unit; None where the time of a step itself counts."""
+    said: Callable[[float], str]
+    """A score, or a difference of two, in words."""
     shown: Callable[[float], str] | None = None
     """The score of a layout in a table, where no other column says it."""
 
@@ -70,17 +72,29 @@ def _power_w(cluster: Cluster, _: Price | None) -> float:
     return float(power)
 
 
+def _of_a_million(score: float) -> str:
+    return f"{1e6 * score:.4g}/Mtok"
+
+
 OBJECTIVES: Final[Mapping[str, Aim]] = {
-    "time": Aim("step time", "least time", "time", None),
-    "throughput": Aim("tokens/s/GPU", "most tokens/s/GPU", "GPU time per token", lambda *_: 1.0),
+    "time": Aim("step time", "least time", "time", None, format_time),
+    "throughput": Aim(
+        "tokens/s/GPU", "most tokens/s/GPU", "GPU time per token", lambda *_: 1.0, format_time
+    ),
     "cost": Aim(
         "cost per token",
         "least cost per token",
         "cost per token",
         lambda cluster, price: price_on(cluster, price) / SECONDS_PER_HOUR,
+        _of_a_million,
     ),
     "energy": Aim(
-        "energy per token", "least energy per token", "energy per token", _power_w, format_energy
+        "energy per token",
+        "least energy per token",
+        "energy per token",
+        _power_w,
+        format_energy,
+        format_energy,
     ),
 }
 

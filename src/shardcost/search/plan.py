@@ -40,23 +40,36 @@ class Loss(NamedTuple):
     part: str
     winner_s: float
     other_s: float
+    winner_score: float
+    """What the part adds to the score: seconds, or what a token costs by the objective."""
+    other_score: float
 
     @property
     def lost_s(self) -> float:
         """Seconds that the other loses by this part; below 0 where it gains."""
         return self.other_s - self.winner_s
 
+    @property
+    def lost_score(self) -> float:
+        """What the other loses by this part in the objective's unit."""
+        return self.other_score - self.winner_score
+
 
 def losses(winner: Candidate, other: Candidate) -> tuple[Loss, ...]:
     """Return what a layout loses to another by, part by part, the largest difference first.
 
-    The differences add up to the difference of the times.
+    The differences add up to the difference of the times, and of the scores.
     """
     one, two = winner.estimate.parts_s, other.estimate.parts_s
-    parts = (
-        Loss(part, float(one.get(part, 0.0)), float(two.get(part, 0.0))) for part in {**one, **two}
-    )
-    return tuple(sorted(parts, key=lambda loss: -abs(loss.lost_s)))
+    of_second = [each.score / each.time_s for each in (winner, other)]
+
+    def loss(part: str) -> Loss:
+        seconds = [float(parts.get(part, 0.0)) for parts in (one, two)]
+        scores = (each * own for each, own in zip(seconds, of_second, strict=True))
+        return Loss(part, *seconds, *scores)
+
+    parts = map(loss, {**one, **two})
+    return tuple(sorted(parts, key=lambda each: -abs(each.lost_score)))
 
 
 class Crossover(NamedTuple):

@@ -22,7 +22,7 @@ from shardcost.layout import Layout
 from shardcost.model import Model
 from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.search.objectives import Constraints, Figures, Objective
-from shardcost.search.space import Family, Meshes, Space
+from shardcost.search.space import CHOICES, SIZES, Family, Meshes, Space
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -190,6 +190,17 @@ class Question:
     def cells(self) -> int:
         """All cells of all families."""
         return self.first_cells[-1] - self.first_cell
+
+    def widest_axis(self) -> tuple[str, float]:
+        """Return the axis whose values divide the cells most, and by how much one of them does."""
+        counts: dict[str, float] = {
+            name: len(getattr(self.space, name)) for name in (*SIZES, *CHOICES)
+        }
+        for name, column in self.meshes._asdict().items():
+            most = np.unique(column, return_counts=True)[1].max(initial=1)
+            counts[name] = self.meshes.number / int(most)
+        counts.pop("gpus")
+        return max(counts.items(), key=lambda item: item[1])
 
     @cached_property
     def whole_sequences(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
 from functools import reduce
 from itertools import combinations, product
+from math import comb, prod
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,8 +31,10 @@ from shardcost.workload import Train, Workload
 
 Counts = tuple[int, ...]
 MOST_COUNT: Final = 2**20
-"""Of the devices and the batch of a search: none has more than 240 divisors, nor can devices be
-written as a product of four degrees in more than 89,600 ways."""
+"""Of the devices and the batch of a search: none has more than 240 divisors."""
+MOST_FAMILIES: Final = 2**18
+MOST_MESHES: Final = 2**21
+"""Of one model on one cluster: all of them are listed."""
 DEGREES: Final = tuple(name for name, each in AXES.items() if each.axis == "degree")
 """Numbers along the grid's first axis."""
 SIZES: Final = tuple(name for name, each in AXES.items() if each.axis == "size")
@@ -107,7 +110,21 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
         if training and self.batch not in {None, (batch,)}:
             raise BadValueError("axis batch", self.batch, "left out in training: micro_batch is it")
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
-        return replace(self, **missing)
+        whole = replace(self, **missing)
+        whole._check_size()
+        return whole
+
+    def _check_size(self) -> None:
+        """Raise for more families or meshes than are worth a list, before there is one."""
+        families = prod(len(getattr(self, name)) for name in CHOICES)
+        if families > MOST_FAMILIES:
+            rule = f"at most {MOST_FAMILIES:,} in a search: give fewer values of some"
+            raise BadValueError("combinations of choices", families, rule)
+        given = prod(len(getattr(self, name)) for name in ("tp", "cp", "pp"))
+        meshes = len(self.ep or ()) * sum(min(given, _ways(gpus)) for gpus in self.gpus or ())
+        if meshes > MOST_MESHES:
+            rule = f"at most {MOST_MESHES:,} in a search: give fewer values of gpus or ep"
+            raise BadValueError("ways to divide the GPUs", meshes, rule)
 
     def families(self) -> list[Family]:
         """Return every combination of choices."""
@@ -190,6 +207,24 @@ def bounded(name: str, count: int) -> int:
     if count > MOST_COUNT:
         raise BadValueError(name, count, f"at most {MOST_COUNT:,} in a search")
     return count
+
+
+def _ways(number: int) -> int:
+    """Return in how many ways a number can be written as a product of four.
+
+    >>> _ways(8), _ways(720720)
+    (20, 89600)
+    """
+    ways, prime = 1, 2
+    while number > 1:
+        if prime * prime > number:
+            prime = number
+        power = 0
+        while number % prime == 0:
+            number, power = number // prime, power + 1
+        ways *= comb(power + 3, 3)
+        prime += 1
+    return ways
 
 
 def divisors(number: int) -> Counts:
