@@ -287,6 +287,20 @@ def test_objectives_rank_by_what_they_say(capsys: pytest.CaptureFixture[str]) ->
     assert found["cost"]["unit"] == "cost per token"
 
 
+def test_pipelines_that_a_batch_in_each_stage_would_put_first_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "plan llama3-405b --on h100_sxm --network ib_8x400g --gpus 16 --decode --batch 64"
+    asked = (*words.split(), "--context-tokens", "4096")
+    rate = ("--objective", "throughput")
+    (note,) = run_json(capsys, *asked, *rate, "--max-tpot", "100ms")["notes"]
+    assert "pp 2 or 4 may then be ahead: --load" in note
+    (note,) = run_json(capsys, *asked, *rate, "--max-tpot", "60ms")["notes"]
+    assert "pp 2 may then be ahead: --load" in note
+    assert run_json(capsys, *asked, *rate, "--max-tpot", "60ms", "--fix", "pp=1")["notes"] == []
+    assert run_json(capsys, *asked, "--max-tpot", "60ms")["notes"] == []
+
+
 def test_money_is_that_of_the_objective() -> None:
     found = search(
         "llama3-8b",

@@ -209,7 +209,9 @@ class Evaluator:
             return to_numpy(own.time_s(take))
 
         cells = cells._replace(time_s=np.broadcast_to(time_s(workload.phase), rows.shape))
-        return cells._replace(ttft_s=time_s(Prefill.phase)) if self.question.prompts else cells
+        if not self.question.prompts:
+            return cells
+        return cells._replace(ttft_s=np.broadcast_to(time_s(Prefill.phase), rows.shape))
 
     def _ledger(self, grid: Grid, phase: str) -> Ledger:
         """Return what pairs do in a step, and what it takes; the same for all schedules."""

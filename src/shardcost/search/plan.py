@@ -21,6 +21,7 @@ from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
 from shardcost.units import format_percentage
+from shardcost.workload import Train
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
@@ -159,6 +160,26 @@ def _said(value: Any) -> str:
     return "all" if value is None else str(value)
 
 
+def _pipelined(found: Found) -> list[str]:
+    """Return a caveat where pipelines would serve more within the limits with a batch per stage.
+
+    They would serve `pp` times the sequences at the same latency.
+    """
+    first = found.best[0] if found.best else None
+    if first is None or first.workload.phase == Train.phase:
+        return []
+    question, depths = first.question, found.by_axis.get("pp", {})
+    ahead = [str(pp) for pp, score in sorted(depths.items()) if pp > 1 and score / pp < first.score]
+    if question.objective.aim.weight is None or not question.constraints.limited or not ahead:
+        return []
+    said = (
+        "layouts with pp are ranked with one batch in all stages together; engines keep one in"
+        f" each, at the same latency, and pp {' or '.join(ahead)} may then be ahead: --load"
+        " searches with them"
+    )
+    return [said]
+
+
 class Plan(NamedTuple):
     """What a search found, and the answers to what one asks next."""
 
@@ -186,7 +207,7 @@ class Plan(NamedTuple):
         caveats: Sequence[str] = (),
     ) -> Plan:
         """Return what a search found with the answers to it."""
-        plan = cls(found, top, price, tuple(caveats))
+        plan = cls(found, top, price, (*caveats, *_pipelined(found)))
         if not found.best:
             return plan._replace(relaxations=relaxations(found.questions, found))
         first, *others = found.best
