@@ -600,6 +600,11 @@ def test_counts_are_bounded_before_their_divisors_are_listed() -> None:
     ):
         with pytest.raises(BadValueError, match="at most 1,048,576 in a search"):
             search("llama3-8b", H100, work, space=space)
+    lengths = [Decode(batch=8, context_tokens=tokens) for tokens in range(1, 1026)]
+    with pytest.raises(BadValueError, match="at most 1,024 in a search: give fewer"):
+        search("llama3-8b", H100, lengths)
+    with pytest.raises(BadValueError, match="ways to divide the GPUs must be at most 2,097,152"):
+        search("llama3-8b", H100, TRAIN, space={"gpus": [720720 - 720 * i for i in range(99)]})
 
 
 def test_degrees_that_multiply_to_no_gpus_are_told() -> None:

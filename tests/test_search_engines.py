@@ -133,6 +133,26 @@ def test_processes_find_what_this_process_finds(here: Found, tmp_path: Path) -> 
     assert seen[-1][0] == seen[-1][1] == sum(each.cells for each in found.questions)
 
 
+def test_distinct_layouts_are_the_same_wherever_and_however_often_they_run(tmp_path: Path) -> None:
+    out = tmp_path / "results.parquet"
+    alone = asked(distinct=True)
+    assert any(each.variants for each in alone.best)
+
+    def stop(done: int, cells: int) -> None:
+        if done > cells / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(distinct=True, out=out, progress=stop)
+    with pytest.raises(BadValueError, match="different: distinct"):
+        asked(out=out)
+    again = asked(distinct=True, out=out, engine="processes", jobs=2)
+    assert again.resumed > 0
+    same(again, alone)
+    counted = [(each.variants, each.varied) for each in alone.best]
+    assert [(each.variants, each.varied) for each in again.best] == counted
+
+
 @pytest.mark.usefixtures("ray")
 def test_ray_finds_what_this_process_finds(
     here: Found, whole: pl.DataFrame, tmp_path: Path

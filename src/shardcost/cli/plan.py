@@ -22,6 +22,9 @@ _EXAMPLES: Final = """\
       --train --batch 1536 --sequence-length 2048
   shardcost plan llama3-70b --on h100_sxm,h200_sxm --gpus 1..8 --decode --batch 1..512 \\
       --context-tokens 4096 --max-tpot 30ms --objective cost --price 2.50 --pareto
+  shardcost plan llama3-70b --on h100_sxm --gpus 4 --decode --batch 1..512 \\
+      --context-tokens 4096 --dtype bf16,fp8 --software vllm,trtllm \\
+      --max-tpot 20ms --confidence 90% --objective throughput --distinct
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 \\
       --train --batch 512 --sequence-length 4096 --fix tp=4,8 --fix recompute=none --explain
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 16 --load \\

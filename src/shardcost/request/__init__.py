@@ -306,6 +306,8 @@ def clusters_of(given: Given, finder: Finder) -> list[Cluster]:
 
 def _workloads(given: Given) -> list[Workload]:
     """Return a workload for each context and number format; its batch is the first of several."""
+    from shardcost.search.space import check_questions
+
     first: dict[str, Any] = {}
     batch = given.get("batch")
     if batch is not None:
@@ -318,6 +320,7 @@ def _workloads(given: Given) -> list[Workload]:
         for option in options.QUESTIONS
         if option in options.WORKLOAD and given.get(option.name) is not None
     }
+    check_questions(prod(map(len, axes.values())))
     return [
         workload_of({**given, **first, **dict(zip(axes, each, strict=True))})
         for each in product(*axes.values())

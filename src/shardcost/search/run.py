@@ -22,7 +22,7 @@ from shardcost.search.found import Found
 from shardcost.search.objectives import Constraints, Objective, Price
 from shardcost.search.parts import KEPT, Part, joined
 from shardcost.search.question import Question
-from shardcost.search.space import Space
+from shardcost.search.space import Space, check_questions
 from shardcost.search.store import Store
 from shardcost.search.tasks import Task, Want, tasks_of
 from shardcost.software import Software
@@ -174,9 +174,11 @@ def questions_of(
     engines = [None] if software is None else _several("software", software, Software)
     clusters = _several("cluster", cluster, Cluster)
     places = [place for each in clusters for place in _slices(each, space)]
+    models = _several("model", model, Model)
+    check_questions(len(models) * len(engines) * len(works) * len(places))
     questions: list[Question] = []
     first = 0
-    for each, engine, given in product(_several("model", model, Model), engines, works):
+    for each, engine, given in product(models, engines, works):
         runs = software_of(engine, given)
         work = given.in_formats_of(each, narrow_cache=runs.narrow_cache)
         for where, part in places:

@@ -32,6 +32,8 @@ from shardcost.workload import Train, Workload
 Counts = tuple[int, ...]
 MOST_COUNT: Final = 2**20
 """Of the devices and the batch of a search: none has more than 240 divisors."""
+MOST_QUESTIONS: Final = 1024
+"""Models x machines x engines x workloads of a search."""
 MOST_FAMILIES: Final = 2**18
 MOST_MESHES: Final = 2**21
 """Of one model on one cluster: all of them are listed."""
@@ -207,6 +209,13 @@ def bounded(name: str, count: int) -> int:
     if count > MOST_COUNT:
         raise BadValueError(name, count, f"at most {MOST_COUNT:,} in a search")
     return count
+
+
+def check_questions(count: int) -> None:
+    """Raise for more questions than a search may have."""
+    if count > MOST_QUESTIONS:
+        rule = f"at most {MOST_QUESTIONS:,} in a search: give fewer values of some"
+        raise BadValueError("models x machines x engines x formats x lengths", count, rule)
 
 
 def _ways(number: int) -> int:
