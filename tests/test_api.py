@@ -21,7 +21,9 @@ import pytest
 from page_server import DECODE, JSON, TRAIN, Client, served
 from running import run_error, run_json
 
-from shardcost.web import limits
+from shardcost.errors import UsageError
+from shardcost.web import answers, limits
+from shardcost.web.asks import PlanAsk, field_values
 from shardcost.web.dispatcher import Job, Jobs
 from shardcost.web.guard import HEADERS, Guard
 from shardcost.web.server import hosts_of
@@ -511,14 +513,34 @@ def test_many_values_and_layouts_are_refused(page: Client) -> None:
     assert "1 to 64 values" in page.refusal("plan", {**space, "fix": {"tp": many}})
     for name in ("gpus", "batch"):  # highly composite: listing all splits would take minutes
         said = page.refusal("plan", {**space, "gpus": 8, name: 735134400})
-        assert said == f"--{name} must be at most 1048576 on the page, got 735134400"
-    cells = page.refusal("plan", {**LONG_SEARCH, "gpus": "8..1048576"})
-    assert "the number of layouts must be at most" in cells
+        assert said == f"--{name} must be at most 1,048,576 in a search, got 735134400"
+    some = {name: list(range(1, 65)) for name in ("etp", "shard_degree", "recompute_layers")}
+    choices = page.refusal("plan", {**LONG_SEARCH, "fix": some})
+    assert "combinations of choices must be at most 262,144 in a search" in choices
     assert "--top must be at most 64" in page.refusal("plan", {**space, "gpus": 8, "top": 65})
     assert "--fix" in page.refusal("plan", {**space, "fix": {"tpp": [1]}})
     drawn = page.refusal("timeline", {**TRAIN, "batch": 10**9})
     assert "to be drawn" in drawn
     assert "to be drawn" in page.refusal("export/trace", {**TRAIN, "batch": 4 * 10**5})
+
+
+def test_a_search_out_of_time_says_what_would_make_it_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_S", 0.0)
+    asked = field_values(PlanAsk, LONG_SEARCH)
+    cells = answers.plan_check(asked)["cells"]
+    with pytest.raises(UsageError) as error:
+        answers.plan(asked, lambda *_: None)
+    said = re.fullmatch(
+        r"the search was stopped after 0 s, ([\d,]+) of ([\d,]+) layouts done: fix micro_batch, of"
+        r" which one value leaves 1 in ([\d.]+) layouts, or run it with `shardcost plan`",
+        str(error.value),
+    )
+    assert said
+    assert 0 < int(said[1].replace(",", "")) < int(said[2].replace(",", "")) == cells
+    fixed = answers.plan_check({**asked, "fix": {"micro_batch": 1}})["cells"]
+    assert fixed * float(said[3]) == pytest.approx(cells)
 
 
 def test_a_search_can_be_watched_and_ended(page: Client) -> None:

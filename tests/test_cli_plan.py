@@ -196,6 +196,39 @@ def test_clusters_networks_and_models_are_axes(capsys: pytest.CaptureFixture[str
     assert networks[0] == "ib_8x400g"
 
 
+def test_formats_engines_and_contexts_are_axes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*DECODE[:-4], "--batch", "8", "--context-tokens", "4096,16384")
+    words += ("--dtype", "bf16,fp8", "--software", "vllm,trtllm", "--top", "500")
+    data = run_json(capsys, *words)
+    keys = ("software", "dtype", "context_tokens")
+    assert len({tuple(each[key] for key in keys) for each in data["best"]}) == 8
+    crossed = {each["axis"]: each["value"] for each in data["crossovers"]}
+    assert {key: data["best"][0][key] for key in keys} == {key: crossed[key] for key in keys}
+    text = run_text(capsys, *words[:-2], "--top", "40")
+    assert "vllm or trtllm, batch 8, 4,096 or 16,384 tokens of context each, bf16" in text
+    head = next(line for line in text.splitlines() if "TPOT" in line)
+    assert {"engine", "dtype", "context"} <= set(head.split())
+    assert "all       fp8, context 4,096" in run_text(capsys, *words[:-2], "--top", "2")
+    train = run_json(capsys, *TRAIN, "--sequence-length", "2048..4096", "--fix", "pp=1")
+    assert train["best"][0]["sequence_length"] == 2048
+
+
+def test_distinct_layouts_differ_in_their_degrees(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = run_json(capsys, *TRAIN, "--top", "20")
+    data = run_json(capsys, *TRAIN, "--top", "20", "--distinct")
+    names = ("tp", "pp", "dp")
+    degrees = [tuple(each["layout"][name] for name in names) for each in data["best"]]
+    alike = [tuple(each["layout"][name] for name in names) for each in plain["best"]]
+    assert len(set(degrees)) == len(degrees) > len(set(alike))
+    assert data["distinct"]
+    assert not plain["distinct"]
+    variants = data["best"][0]["variants"]
+    assert variants["count"] > 0
+    assert "zero" in variants["differ_in"]
+    said = f"+{variants['count']} variants: "
+    assert said in run_text(capsys, *TRAIN, "--distinct")
+
+
 def test_limits_are_kept_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     limits = "--max-tpot 20ms --max-ttft 600ms --min-tokens-per-s 500 --headroom 10%".split()
     data = run_json(capsys, *DECODE, *limits, "--objective", "throughput", "--top", "100")
@@ -215,6 +248,29 @@ def test_limits_are_kept_and_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert train["feasible"] < run_json(capsys, *TRAIN)["feasible"]
 
 
+def test_limits_say_in_how_many_cases_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*DECODE, "--max-tpot", "16ms", "--min-tokens-per-user", "50", "--top", "3")
+    first = run_json(capsys, *words, "--objective", "throughput")["best"][0]
+    tpot, user = first["limits"]
+    assert (tpot["limit"], tpot["at_most"], tpot["value"]) == ("max_tpot", 0.016, first["tpot_s"])
+    assert (user["limit"], user["at_least"]) == ("min_tokens_per_user", 50)
+    assert 0.5 <= tpot["holds_share"] < user["holds_share"] < 1
+    text = run_text(capsys, *words, "--objective", "throughput")
+    tens = round(10 * tpot["holds_share"])
+    assert f"TPOT at most 16 ms: holds in {tens} of 10 cases" in " ".join(text.split())
+    sure = run_json(capsys, *words, "--objective", "throughput", "--confidence", "95%")
+    assert all(each["limits"][0]["holds_share"] >= 0.95 for each in sure["best"])
+    assert "TPOT above 16 ms at 95 % confidence" in {each["reason"] for each in sure["rejected"]}
+    largest = first["largest_batch"]
+    assert largest["batch"] == first["batch"] not in (1, 2, 4, 8, 16, 32, 64)
+    assert largest["time_s"] <= 0.016
+    assert f"largest within the limits: {largest['batch']} (TPOT" in " ".join(text.split())
+    assert "largest_batch" not in run_json(capsys, *words, "--batch", "16")["best"][0]
+    assert run_json(capsys, *DECODE, "--top", "1")["best"][0]["limits"] == []
+    assert cli.main((*DECODE, "--max-tpot", "11ms", "--confidence", "0.99")) == 3
+    assert "limits on the estimate itself (were at 99 %)" in capsys.readouterr().err
+
+
 def test_objectives_rank_by_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
         name: run_json(capsys, *DECODE, "--price", "3.6", "--objective", name)
@@ -229,6 +285,20 @@ def test_objectives_rank_by_what_they_say(capsys: pytest.CaptureFixture[str]) ->
     assert cheapest["cost_per_million_tokens"] == pytest.approx(1e6 * per_token)
     assert first["energy"]["score"] == pytest.approx(700 / cheapest["tokens_per_s_per_gpu"])
     assert found["cost"]["unit"] == "cost per token"
+
+
+def test_pipelines_that_a_batch_in_each_stage_would_put_first_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "plan llama3-405b --on h100_sxm --network ib_8x400g --gpus 16 --decode --batch 64"
+    asked = (*words.split(), "--context-tokens", "4096")
+    rate = ("--objective", "throughput")
+    (note,) = run_json(capsys, *asked, *rate, "--max-tpot", "100ms")["notes"]
+    assert "pp 2 or 4 may then be ahead: --load" in note
+    (note,) = run_json(capsys, *asked, *rate, "--max-tpot", "60ms")["notes"]
+    assert "pp 2 may then be ahead: --load" in note
+    assert run_json(capsys, *asked, *rate, "--max-tpot", "60ms", "--fix", "pp=1")["notes"] == []
+    assert run_json(capsys, *asked, "--max-tpot", "60ms")["notes"] == []
 
 
 def test_money_is_that_of_the_objective() -> None:
@@ -381,6 +451,9 @@ BAD = {
     "price in words": (["--price", "free"], "--price must be a number, got 'free'"),
     "top": (["--top", "0"], "--top must be a whole number of at least 1, got 0"),
     "gpus": (["--gpus", "0"], "--gpus must be a whole number of at least 1, got 0"),
+    "too many gpus": (["--gpus", "735134400"], "--gpus must be at most 1,048,576 in a search"),
+    "too large a batch": (["--batch", "735134400"], "--batch must be at most 1,048,576"),
+    "nothing to replace": (["--overwrite"], "--overwrite is for --out FILE"),
     "gpus in words": (["--gpus", "many"], "--gpus must be a whole number, got 'many'"),
     "no gpus": (["--gpus", ""], "--gpus must be one value or several"),
     "several batches": (["--batch", "8,16"], "--batch must be one number with --train"),
@@ -390,6 +463,10 @@ BAD = {
     "rate": (["--min-tokens-per-s", "lots"], "--min-tokens-per-s must be a number"),
     "headroom": (["--headroom", "100%"], "--headroom must be at least 0 and below 1, got '100%'"),
     "headroom in words": (["--headroom", "x%"], "--headroom must be a number, got 'x'"),
+    "no limit": (["--confidence", "90%"], "--confidence needs a limit: --max-time or"),
+    "confidence": (["--confidence", "30%", "--max-time", "5s"], "--confidence must be a share of"),
+    "formats": (["--dtype", "bf16,fp3"], "unknown --dtype 'fp3'"),
+    "length": (["--sequence-length", "4096,"], "--sequence-length must be one value or several"),
     "plot": (["--plot", "front.gif"], "ends in .png or .svg"),
     "engine": (["--engine", "steam"], "unknown --engine 'steam'"),
     "jobs": (["--jobs", "0"], "--jobs must be a whole number of at least 1, got 0"),

@@ -280,7 +280,7 @@ def test_a_network_may_be_named_beside_any_cluster() -> None:
     found = search(model, "h100_sxm", STEP, network=["ib", "roce_8x400g"], space=space)
     assert set(found.to_frame()["network"]) == {"ib", "roce_8x400g"}
     assert Deployment.of(model, "h100_sxm", nodes, network="ib").serving.engine.cluster == joined
-    assert estimate(model, "tpu_v5p:2x2x2", Layout(tp=8), STEP, software="maxtext").devices == 8
+    assert estimate(model, "tpu_v5p:2x2x2", Layout(tp=8), STEP).devices == 8
     with pytest.raises(BadValueError, match="a Machine has one, or none, already"):
         estimate(model, one.machine, nodes, STEP, network="ib")
     wrong: Any = 5

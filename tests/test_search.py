@@ -14,6 +14,7 @@ from shardcost import (
     Candidate,
     Cluster,
     Decode,
+    Found,
     Layout,
     Model,
     Prefill,
@@ -23,11 +24,14 @@ from shardcost import (
     estimate,
     search,
 )
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, ShardcostError, UnknownNameError
+from shardcost.estimate.interval import bound_s, interval_of
 from shardcost.search import evaluate
+from shardcost.search.batches import largest_batch
 from shardcost.search.evaluate import Evaluator
 from shardcost.search.found import rows_as_dicts
-from shardcost.search.parts import Part, front_rows, joined
+from shardcost.search.objectives import Constraints
+from shardcost.search.parts import NEAR, Part, degrees_of, front_rows, joined
 from shardcost.search.question import Question
 from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, divisors
@@ -315,6 +319,109 @@ def test_limits_of_serving_hold_and_are_counted() -> None:
         assert first <= 0.6
 
 
+SURE = {"max_tpot_s": 0.02, "max_ttft_s": 0.6, "min_tokens_per_s": 300}
+
+
+def test_limits_hold_in_the_share_of_cases_that_is_asked_for() -> None:
+    work, space = Decode(batch=8, context_tokens=4096), {"gpus": (4, 8, 16), "batch": (4, 8, 16)}
+    every = search("llama3-70b", H100, work, space=space, constraints=SURE, top=1000)
+    assert len(every.best) == every.feasible
+    sure = {"confidence": 0.9, **SURE}
+    found = search("llama3-70b", H100, work, space=space, constraints=sure, top=1000)
+    kept = [each for each in every.best if all(limit.share >= 0.9 for limit in each.limits)]
+    assert 0 < len(kept) < len(every.best)
+    assert [dict(each.row) for each in found.best] == [dict(each.row) for each in kept]
+    for candidate in every.best[:4]:
+        high = interval_of(candidate.estimate).high_s / candidate.time_s
+        for limit in (each for each in candidate.limits if not each.limit.of_prompt):
+            value, bound = limit.limit.value, limit.limit.bound
+            room = value / bound if limit.limit.at_least else bound / value
+            assert room >= 1  # the estimate itself keeps it
+            assert limit.share >= 0.5
+            assert (limit.share >= 0.95) == (room >= high * (1 - 1e-9))
+
+
+def test_a_limit_below_the_datasheet_never_holds() -> None:
+    found = search("llama3-70b", "h100_sxm", Decode(batch=8, context_tokens=4096))
+    fastest = found.best[0]
+    limits = Constraints(max_tpot_s=0.9 * float(bound_s(fastest.estimate)))
+    strict = dataclasses.replace(fastest.question, constraints=limits)
+    assert dataclasses.replace(fastest, question=strict).limits[0].share == 0
+
+
+def test_errors_that_depend_on_the_layout_count_at_their_most() -> None:
+    work, limits = Decode(batch=8, context_tokens=4096), {"max_tpot_s": 0.08, "confidence": 0.9}
+    found = search("llama3-70b", "gaudi3", work, space={"gpus": 8}, constraints=limits)
+    assert found.best
+    assert all(each.limits[0].share >= 0.9 for each in found.best)
+    assert any(each.limits[0].share > 0.99 for each in found.best)
+
+
+def test_the_largest_batch_within_the_limits_is_found_among_all() -> None:
+    batches, limits = (8, 16, 32, 64, 128), {"max_tpot_s": 0.02}
+    space = {"gpus": 4, "batch": batches}
+    work = Decode(batch=8, context_tokens=4096, dtype="fp8")
+
+    def feasible(layout: Layout) -> list[int]:
+        found = []
+        for batch in range(8, 129):
+            try:
+                result = estimate(
+                    "llama3-70b", "h100_sxm", layout, dataclasses.replace(work, batch=batch)
+                )
+            except ShardcostError:
+                continue
+            if result.tpot_s <= 0.02 and result.memory_bytes <= result.cluster.device.memory_bytes:
+                found.append(batch)
+        return found
+
+    place = ("llama3-70b", "h100_sxm", work)
+    plain = search(*place, space=space, constraints=limits)
+    fast = plain.best[0]
+    found = largest_batch(fast)
+    assert fast.row["batch"] == 8
+    assert found is not None
+    assert found.row["batch"] == max(feasible(fast.layout))
+    assert found.time_s == pytest.approx(found.estimate.time_s, rel=1e-12)
+    busy = search(*place, space=space, constraints=limits, objective="throughput").best
+    assert busy[0].layout == fast.layout
+    assert busy[0].row["batch"] == found.row["batch"]
+    second = next(each for each in busy if each.layout != fast.layout)
+    assert second.row["batch"] in feasible(second.layout)
+    unlimited = search(*place, space=space, objective="throughput")
+    assert largest_batch(unlimited.best[0]) is None
+    assert {each.row["batch"] for each in unlimited.best} <= set(batches)
+
+
+def test_a_batch_in_between_stands_among_the_best_where_it_is_better() -> None:
+    batches, limits = (8, 16, 32, 64), {"max_tpot_s": 0.02}
+    space: dict[str, Any] = {"gpus": (4, 8), "batch": batches}
+    work = Decode(batch=8, context_tokens=4096)
+    every = {**space, "batch": tuple(range(8, 65))}
+    found, whole = (
+        search(
+            "llama3-70b",
+            "h100_sxm",
+            work,
+            space=each,
+            constraints=limits,
+            objective="throughput",
+            top=200,
+        )
+        for each in (space, every)
+    )
+    assert found.best[0].row["batch"] == whole.best[0].row["batch"]
+    assert found.best[0].score == whole.best[0].score
+    for layout in {each.layout for each in found.best}:
+        mine, all_of_it = (
+            [each for each in one.best if each.layout == layout] for one in (found, whole)
+        )
+        assert mine[0].score == all_of_it[0].score
+        between = [each for each in mine if each.row["batch"] not in batches]
+        assert len(between) <= 1
+        assert between in ([], mine[:1])
+
+
 def test_the_front_of_serving_trades_users_for_throughput() -> None:
     work = Decode(batch=8, context_tokens=1024)
     space = {"gpus": (1, 2, 4, 8), "batch": tuple(2**i for i in range(9))}
@@ -336,6 +443,59 @@ def test_clusters_models_and_placements_are_axes() -> None:
     assert found.best[0].question.cluster.name == fastest.question.cluster.name
     orders = search("llama3-8b", H100, TRAIN, space={"gpus": 32, "order": EVERY_WAY["order"]})
     assert orders.by_axis["order"]["tp-cp-dp-pp"] < orders.by_axis["order"]["pp-dp-cp-tp"]
+
+
+def test_formats_engines_and_contexts_are_axes() -> None:
+    works = [
+        Decode(batch=8, context_tokens=context, dtype=dtype)
+        for context in (4096, 32768)
+        for dtype in ("bf16", "fp8")
+    ]
+    place, space, engines = ("llama3-70b", "h100_sxm"), {"gpus": 8}, ("vllm", "trtllm")
+    found = search(*place, works, space=space, software=engines)
+    alone = {
+        (engine, work): search(*place, work, space=space, software=engine)
+        for engine in engines
+        for work in works
+    }
+    assert found.considered == sum(each.considered for each in alone.values())
+    first = min(alone, key=lambda key: alone[key].best[0].time_s)
+    best = found.best[0]
+    assert (best.software.name, best.workload.dtype) == (first[0], first[1].dtype)
+    assert best.time_s == alone[first].best[0].time_s
+    for context, least in found.by_axis["context_tokens"].items():
+        alike = [each for (_, work), each in alone.items() if work.context_tokens == context]
+        assert least == min(each.best[0].score for each in alike)
+    assert set(found.by_axis["dtype"]) == {"bf16", "fp8"}
+    assert set(found.by_axis["software"]) == set(engines)
+    with pytest.raises(BadTypeError, match="workload must be a Decode"):
+        search(*place, [works[0], TRAIN])
+
+
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_distinct_layouts_are_the_best_of_their_degrees_with_all_variants(most: int) -> None:
+    space = Space.of({"gpus": (8, 16), "cp": (1, 2), "context_scheme": "ring", **FEW})
+    (asked,) = questions_of("llama3-8b", H100, TRAIN, space=space)
+    blocks, evaluator = list(asked.blocks(500)), Evaluator(asked)
+    assert len(blocks) > 20
+    every = joined([evaluator.part(block, 10**6) for block in blocks], 10**6).best
+    groups: dict[tuple[int, ...], list[float]] = {}
+    for row in rows_as_dicts(every):
+        groups.setdefault(degrees_of(row), []).append(row["score"])
+    best = sorted(groups, key=lambda key: groups[key][0])[:most]
+    near = [sum(score <= NEAR * groups[key][0] for score in groups[key]) - 1 for key in best]
+    assert max(near) > 0
+    parts = [evaluator.part(block, most, distinct=True) for block in blocks]
+    whole = Part()
+    for order in (parts, parts[::-1]):
+        whole = Part()
+        for part in order:
+            whole = joined((whole, part), most, distinct=True)
+        found = Found.of([asked], whole, 1.0, most, distinct=True)
+        assert [each.score for each in found.best] == [groups[key][0] for key in best]
+        assert [each.variants for each in found.best] == near
+        assert all(bool(each.varied) == (each.variants > 0) for each in found.best)
+    assert len(whole.best["cell"]) < len(every["cell"]) / 4  # what cannot matter is not carried
 
 
 def test_two_orders_that_place_alike_count_once() -> None:
@@ -429,6 +589,22 @@ def test_malformed_spaces_are_refused(
 def test_malformed_wishes_are_refused(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(ShardcostError, match=words):
         search("llama3-8b", H100, TRAIN, **asked)
+
+
+def test_counts_are_bounded_before_their_divisors_are_listed() -> None:
+    many = 735_134_400  # 1,344 divisors, and 4 million ways to write it as four degrees
+    for work, space in (
+        (TRAIN, {"gpus": (8, many)}),
+        (dataclasses.replace(TRAIN, global_batch=many), {"gpus": 8}),
+        (Decode(batch=8, context_tokens=512), {"batch": many}),
+    ):
+        with pytest.raises(BadValueError, match="at most 1,048,576 in a search"):
+            search("llama3-8b", H100, work, space=space)
+    lengths = [Decode(batch=8, context_tokens=tokens) for tokens in range(1, 1026)]
+    with pytest.raises(BadValueError, match="at most 1,024 in a search: give fewer"):
+        search("llama3-8b", H100, lengths)
+    with pytest.raises(BadValueError, match="ways to divide the GPUs must be at most 2,097,152"):
+        search("llama3-8b", H100, TRAIN, space={"gpus": [720720 - 720 * i for i in range(99)]})
 
 
 def test_degrees_that_multiply_to_no_gpus_are_told() -> None:

@@ -71,9 +71,23 @@ def test_losses_add_up_to_the_difference_of_the_times(found: Found) -> None:
         parts = losses(first, other)
         lost = sum(each.lost_s for each in parts)
         assert lost == pytest.approx(other.time_s - first.time_s, abs=1e-9 * first.time_s)
-        sizes = [abs(each.lost_s) for each in parts]
+        sizes = [abs(each.lost_score) for each in parts]
         assert sizes == sorted(sizes, reverse=True)
         assert {each.part for each in parts} >= set(first.estimate.parts_s)
+
+
+def test_losses_are_in_the_unit_of_the_objective() -> None:
+    space = {"gpus": (4, 8), "batch": (32, 64)}
+    work = Decode(batch=32, context_tokens=4096)
+    found = search("llama3-70b", "h100_sxm", work, space=space, objective="throughput")
+    first, second = found.best[:2]
+    lost = losses(first, second)
+    assert second.time_s < first.time_s  # slower by its objective alone
+    assert sum(each.lost_s for each in lost) < 0
+    assert sum(each.lost_score for each in lost) == pytest.approx(second.score - first.score)
+    assert [abs(each.lost_score) for each in lost] == sorted(
+        (abs(each.lost_score) for each in lost), reverse=True
+    )
 
 
 def test_a_part_that_only_one_layout_has_counts_as_nothing_for_the_other() -> None:

@@ -133,6 +133,26 @@ def test_processes_find_what_this_process_finds(here: Found, tmp_path: Path) -> 
     assert seen[-1][0] == seen[-1][1] == sum(each.cells for each in found.questions)
 
 
+def test_distinct_layouts_are_the_same_wherever_and_however_often_they_run(tmp_path: Path) -> None:
+    out = tmp_path / "results.parquet"
+    alone = asked(distinct=True)
+    assert any(each.variants for each in alone.best)
+
+    def stop(done: int, cells: int) -> None:
+        if done > cells / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(distinct=True, out=out, progress=stop)
+    with pytest.raises(BadValueError, match="different: distinct"):
+        asked(out=out)
+    again = asked(distinct=True, out=out, engine="processes", jobs=2)
+    assert again.resumed > 0
+    same(again, alone)
+    counted = [(each.variants, each.varied) for each in alone.best]
+    assert [(each.variants, each.varied) for each in again.best] == counted
+
+
 @pytest.mark.usefixtures("ray")
 def test_ray_finds_what_this_process_finds(
     here: Found, whole: pl.DataFrame, tmp_path: Path
@@ -399,7 +419,7 @@ def test_parts_of_another_search_are_left_alone(tmp_path: Path) -> None:
             asked(out=out, **changes)
         assert str(_parts(out)) in str(error.value)
         assert "\n" not in str(error.value)
-    with pytest.raises(BadValueError, match="different: the number of models and clusters"):
+    with pytest.raises(BadValueError, match="different: the number of models, machines"):
         search("llama3-8b", "h100_sxm", WORK, out=out)
     assert {each.name: each.read_bytes() for each in _parts(out).iterdir()} == before
     (_parts(out) / "request.json").unlink()
@@ -419,13 +439,71 @@ def test_two_searches_do_not_write_to_one_target(tmp_path: Path) -> None:
         pass
 
 
-def test_only_a_finished_search_replaces_a_table(whole: pl.DataFrame, tmp_path: Path) -> None:
+def test_only_a_finished_search_replaces_a_table_and_only_if_told(
+    whole: pl.DataFrame, tmp_path: Path
+) -> None:
     out = tmp_path / "results.parquet"
     out.write_text("something older")
-    _stopped(out)
+    with pytest.raises(BadValueError, match="a new file, unless --overwrite"):
+        asked(out=out)
+    assert list(tmp_path.iterdir()) == [out]
+
+    def stop(done: int, cells: int) -> None:
+        if done > cells / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(out=out, overwrite=True, progress=stop)
     assert out.read_text() == "something older"
-    asked(out=out)
+    assert asked(out=out).resumed > 0  # told when it began
     assert_frame_equal(pl.read_parquet(out), whole, check_exact=True)
+    with pytest.raises(BadValueError, match="a new file"):
+        asked(out=out)
+
+
+def test_a_table_that_appears_while_a_search_is_stopped_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "results.parquet"
+    _stopped(out)
+    out.write_text("something newer")
+    with pytest.raises(BadValueError, match="a new file"):
+        asked(out=out)
+    assert out.read_text() == "something newer"
+    assert asked(out=out, overwrite=True).resumed > 0
+
+
+def test_a_table_of_texts_has_the_same_rows(tmp_path: Path) -> None:
+    found = search("llama3-8b", "h100_sxm", WORK, space=SPACE, out=tmp_path / "results.csv")
+    search("llama3-8b", "h100_sxm", WORK, space=SPACE, out=tmp_path / "results.parquet")
+    texts = pl.read_csv(tmp_path / "results.csv")
+    assert texts.height == found.feasible > 0
+    rows = pl.read_parquet(tmp_path / "results.parquet")
+    assert texts.columns == rows.columns
+    assert texts["time_s"].to_list() == rows["time_s"].to_list()
+    assert texts["recompute"].to_list() == rows["recompute"].to_list()
+
+
+def test_a_disk_that_is_full_at_the_end_is_said_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "results.parquet"
+
+    written = pl.LazyFrame.sink_parquet
+
+    def full(table: pl.LazyFrame, path: Any, **given: Any) -> Any:
+        if not isinstance(path, Path):  # parts are packed in memory
+            return written(table, path, **given)
+        path.write_text("half")
+        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pl.LazyFrame, "sink_parquet", full)
+        with pytest.raises(FormatError, match=r"results\.parquet.* cannot be written: No space"):
+            search("llama3-8b", "h100_sxm", WORK, space=SPACE, out=out)
+    assert not out.exists()
+    assert not list(tmp_path.rglob("joined*"))
+    again = search("llama3-8b", "h100_sxm", WORK, space=SPACE, out=out)
+    assert again.resumed > 0
+    assert pl.read_parquet(out).height == again.feasible
 
 
 def test_rows_of_the_table_are_the_candidates(whole: pl.DataFrame, here: Found) -> None:
@@ -473,7 +551,9 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path, whole: pl.DataFram
     table = pl.read_parquet(out)
     assert table.height == 0
     assert table.schema == whole.schema
-    found = search(MODELS[0], clusters()[0], WORK, space={"gpus": 7, "tp": 2}, out=out)
+    found = search(
+        MODELS[0], clusters()[0], WORK, space={"gpus": 7, "tp": 2}, out=out, overwrite=True
+    )
     assert found.feasible == 0
 
 
@@ -531,9 +611,23 @@ def test_a_ray_that_does_not_answer_is_said_at_once() -> None:
             engines._connect(ray, address)
 
 
+def test_a_ray_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def dies(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nSee the logs.")  # noqa: TRY002
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", dies)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(LostWorkerError, match=r"^Ray cannot be started: .* startup\.$"):
+        asked(engine="ray")
+
+
 def test_a_target_is_checked_before_the_search(tmp_path: Path) -> None:
-    with pytest.raises(BadValueError, match=r"ends in \.parquet"):
-        asked(out=tmp_path / "results.csv")
+    with pytest.raises(BadValueError, match=r"ends in \.parquet or \.csv"):
+        asked(out=tmp_path / "results.txt")
     with pytest.raises(FormatError, match="there is no folder"):
         asked(out=tmp_path / "none" / "results.parquet")
     (tmp_path / "folder.parquet").mkdir()

@@ -29,7 +29,7 @@ Kind = Literal[
     "whole", "number", "flag", "word", "name", "size", "sweep", "time", "share", "price", "fix",
     "lengths", "switch", "figures", "amount", "hours", "rate",
 ]  # fmt: skip
-Axis = Literal["", "degree", "size", "choice", "fixed"]
+Axis = Literal["", "degree", "size", "choice", "fixed", "question"]
 PHASES: Final[Mapping[str, Any]] = {"train": Train, "prefill": Prefill, "decode": Decode}
 """Each phase with the workload that it is."""
 ABOUT_PHASES: Final = {
@@ -107,8 +107,8 @@ class Option:
     several: str = ""
     """What more a search takes: several values of it."""
     axis: Axis = ""
-    """As an axis of a search: a degree of parallelism, another number, a choice that is free, or
-    one that is fixed unless values are given."""
+    """As an axis of a search: a degree of parallelism, another number, a choice that is free, one
+    that is fixed unless values are given, or one that no layout has: a question for each value."""
     free_in: tuple[str, ...] = ()
     """Phases in which a search tries every choice; those of the option if empty."""
     said: str = ""
@@ -194,7 +194,7 @@ class Option:
     def read_several(self, value: Any, name: str = "") -> list[Any]:
         """Return several values, numbers also as ``A..B``."""
         name = name or self.flag
-        if self.axis in {"degree", "size"}:
+        if self.axis in {"degree", "size"} or (self.axis == "question" and self.kind == "whole"):
             return values.wholes(name, value)
         empty = "none" if self.kind == "whole" and self.default is None else None
         return [
@@ -225,15 +225,16 @@ _KERNEL_LIBRARIES: Final = " or ".join((", ".join(DISPATCH_LIBRARIES[:-1]), DISP
 _LAYOUT: Final = (Layout,)
 _TRAIN: Final = ("train",)
 _SERVE: Final = (Prefill, Decode)
+_SEVERAL: Final = "; or several"
 
 MODEL: Final = Option(
-    "model", "name", "Model", "a model of the catalog", several="; or several: A,B"
+    "model", "name", "Model", "a model of the catalog", several=f"{_SEVERAL}: A,B"
 )
-ON: Final = Option("on", "name", "Machine", "a cluster of the catalog", several="; or several")
+ON: Final = Option("on", "name", "Machine", "a cluster of the catalog", several=_SEVERAL)
 NETWORK: Final = Option(
     "network", "name", "Network", "what joins the nodes, a network of the catalog"
     " or any KIND_PORTSxRATEg",
-    several="; or several",
+    several=_SEVERAL,
 )  # fmt: skip
 DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
 """By phase."""
@@ -265,6 +266,7 @@ SOFTWARE: Final = Option(
     "software", "name", "Software", "framework or engine",
     otherwise=f"{DEFAULT_SOFTWARE['train']} with --train, else {DEFAULT_SOFTWARE['decode']}; where"
     " these do not run, megatron_rocm, maxtext, vllm_rocm or vllm",
+    several=_SEVERAL, axis="question",
 )  # fmt: skip
 GPUS: Final = Option(
     "gpus", "whole", "GPUs", "GPUs in all (tp x cp x pp x dp)",
@@ -386,12 +388,12 @@ WORKLOAD: Final = (
            several="; or several, like 1..512, with --prefill and --decode", axis="size",
            start={"train": 64, "prefill": 1, "decode": 64}, example="64 or 1..512"),
     Option("sequence_length", "whole", "Sequence length", "tokens per sequence",
-           (Train,), place="main", start={"train": 4096}),
+           (Train,), place="main", start={"train": 4096}, several=_SEVERAL, axis="question"),
     Option("prompt_tokens", "whole", "Prompt tokens", "new tokens per sequence",
-           (Prefill,), place="main", start={"prefill": 4096}),
+           (Prefill,), place="main", start={"prefill": 4096}, several=_SEVERAL, axis="question"),
     Option("context_tokens", "whole", "Context tokens",
            "tokens per sequence in the KV cache when the step begins",
-           (Decode,), place="main", start={"decode": 4096}),
+           (Decode,), place="main", start={"decode": 4096}, several=_SEVERAL, axis="question"),
     Option(
         "cached_tokens", "whole", "Cached tokens", "tokens per sequence already in the KV cache",
         (Prefill,), place="more",
@@ -411,7 +413,8 @@ WORKLOAD: Final = (
            (Train,), place="more"),
     Option("dtype", "word", "Weights and matmul dtype", "number format of weights and GEMMs",
            (Train, Prefill, Decode),
-           otherwise="bf16 in training, else the model's own", place="more"),
+           otherwise="bf16 in training, else the model's own", place="more",
+           several=_SEVERAL, axis="question"),
     Option("attention_dtype", "word", "Attention weights dtype",
            "number format of the projections of attention", _SERVE,
            otherwise="as --dtype, or the model's own", place="more"),
@@ -422,7 +425,8 @@ WORKLOAD: Final = (
            "number format of tokens on their way to experts", _SERVE,
            otherwise="what the software sends", place="more"),
     Option("cache_dtype", "word", "KV-cache dtype", "number format of the KV cache",
-           _SERVE, otherwise="what the model or the engine says, else bf16", place="more"),
+           _SERVE, otherwise="what the model or the engine says, else bf16", place="more",
+           several=_SEVERAL, axis="question"),
     Option("gradient_dtype", "word", "Gradient dtype", "number format of gradients",
            (Train,), place="more"),
     Option("optimizer", "word", "Optimizer", "optimizer", (Train,), place="more"),
@@ -458,6 +462,10 @@ LIMITS: Final = (
     Option("headroom", "share", "Memory to leave free",
            "share of the memory to leave free, like 10% or 0.1", otherwise="0",
            limit="memory_headroom", example="none, or 10%"),
+    Option("confidence", "share", "Limits hold in",
+           "share of cases in which limits on time and rate must hold, like 90%, by the errors of"
+           " similar measurements", otherwise="limits on the estimate itself",
+           limit="confidence", example="the estimate, or 90%"),
 )  # fmt: skip
 """What a layout of a search must keep."""
 OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", preset="time")
@@ -467,6 +475,10 @@ PRICE: Final = Option(
     example="2.50", place="more",
 )  # fmt: skip
 TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
+DISTINCT: Final = Option(
+    "distinct", "flag", "Distinct layouts",
+    "the best of each set of degrees only, with the number of others that come near it",
+)  # fmt: skip
 SEARCH: Final = (OBJECTIVE, PRICE, *LIMITS, TOP)
 """What a search looks for."""
 
@@ -688,6 +700,8 @@ AXES: Final[Mapping[str, Option]] = {
     if option.axis in kinds
 }
 """What a search may vary: degrees, other numbers, choices."""
+QUESTIONS: Final = tuple(option for option in (*MACHINE, *WORKLOAD) if option.axis == "question")
+"""Of what a search takes several beside models and machines: no layout has it as its own."""
 OWN_AXES: Final = ("gpus", "batch")
 """Axes that options of their own set; all others are set by ``--fix``."""
 

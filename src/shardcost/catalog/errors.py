@@ -24,6 +24,8 @@ from shardcost.errors import UnknownNameError
 Facts = Mapping[str, str]
 """What is known of a prediction before anything is measured, by name."""
 CONFIDENCE_PCT: Final = 90
+_BELOW_HIGH: Final = (1 + CONFIDENCE_PCT / 100) / 2
+"""The share of residuals below the high end: as many are beyond it as below the low end."""
 REPEATS: Final = log(1.015)
 """Half of repeated measurements are farther than this apart: no interval is narrower."""
 MEASURED, SAME_ARCHITECTURE, OTHER_ARCHITECTURE = (
@@ -64,6 +66,35 @@ class Residuals(NamedTuple):
     """Which rows, in words."""
     distance: str = ""
     """How far the prediction is from them, where it is outside, in words."""
+
+    def quantile(self, share: float) -> Any:
+        """Return what a share of all residuals lies below.
+
+        Normal to either side of the prediction, which is the median, with a twentieth of all
+        residuals beyond either end.
+
+        >>> even = Residuals(-0.2, 0.3, 100, "")
+        >>> even.quantile(0.5), even.quantile(0.95), even.quantile(0.05)
+        (0.0, 0.3, -0.2)
+        """
+        from statistics import NormalDist  # slow to load, and few ask
+
+        normal = NormalDist()
+        ends = normal.inv_cdf(share) / normal.inv_cdf(_BELOW_HIGH)
+        return ends * self.high if ends > 0 else -ends * self.low
+
+    def share_below(self, residual: float) -> float:
+        """Return the share of all residuals below one: the inverse of `quantile`.
+
+        >>> round(Residuals(-0.2, 0.3, 100, "").share_below(0.3), 3)
+        0.95
+        """
+        from statistics import NormalDist
+
+        normal, reach = NormalDist(), self.high if residual > 0 else -self.low
+        if not reach:
+            return float(residual >= 0)
+        return normal.cdf(normal.inv_cdf(_BELOW_HIGH) * residual / reach)
 
 
 class _Group(NamedTuple):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
 from shardcost.cli import options, placement
-from shardcost.errors import UnknownNameError
-from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
+from shardcost.errors import UnknownNameError, UsageError
+from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
 from shardcost.request import run_options_named, search_arguments, target_of, value_of
 from shardcost.request.load import load_question_of, refuse_load
 
@@ -22,6 +22,9 @@ _EXAMPLES: Final = """\
       --train --batch 1536 --sequence-length 2048
   shardcost plan llama3-70b --on h100_sxm,h200_sxm --gpus 1..8 --decode --batch 1..512 \\
       --context-tokens 4096 --max-tpot 30ms --objective cost --price 2.50 --pareto
+  shardcost plan llama3-70b --on h100_sxm --gpus 4 --decode --batch 1..512 \\
+      --context-tokens 4096 --dtype bf16,fp8 --software vllm,trtllm \\
+      --max-tpot 20ms --confidence 90% --objective throughput --distinct
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 64 \\
       --train --batch 512 --sequence-length 4096 --fix tp=4,8 --fix recompute=none --explain
   shardcost plan llama3-70b --on h100_sxm --network ib_8x400g --gpus 16 --load \\
@@ -55,14 +58,17 @@ def parser() -> options.Parser:
     )
     options.add_options(space, (option for option in SEARCH if option is not TOP))
     shown = parser.add_argument_group("what to show")
-    options.add_options(shown, [TOP])
+    options.add_options(shown, [TOP, DISTINCT])
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
     shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
-        "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
+        "--out", metavar="FILE", help="write every feasible layout to a table, .parquet or .csv"
+    )
+    shown.add_argument(
+        "--overwrite", action="store_true", help="replace the file of --out if it is there already"
     )
     running = parser.add_argument_group("how to run")
     running.add_argument("--engine", metavar="NAME", help="local, processes or ray (local)")
@@ -160,6 +166,7 @@ def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
         result = search(
             **request,
             top=max(top, PRICED),
+            distinct=bool(given.distinct),
             backend=given.array_backend,
             progress=progress,
             **_engine(given),
@@ -179,4 +186,7 @@ def _engine(given: Namespace) -> dict[str, Any]:
         raise UnknownNameError("--engine", engine, ENGINES)
     if jobs is None:
         jobs = 1 if engine == "local" else cpu_count() or 1
-    return {"engine": engine, "jobs": jobs, "address": given.address, "out": given.out}
+    if given.overwrite and given.out is None:
+        raise UsageError("--overwrite is for --out FILE")
+    table = {"out": given.out, "overwrite": given.overwrite}
+    return {"engine": engine, "jobs": jobs, "address": given.address, **table}

@@ -10,7 +10,7 @@ what training runs allocated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf, log
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,8 @@ from shardcost.machine.libraries import GENERIC, default_library
 from shardcost.machine.provenance import widening
 from shardcost.model import Model
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
-from shardcost.workload import Decode, Train
+from shardcost.software import Software
+from shardcost.workload import Decode, Train, Workload
 
 FIRST, LOADED_FIRST, NEXT, WHOLE, RATE = (
     "first token",
@@ -205,15 +206,48 @@ def residuals_of(found: Estimate) -> Residuals:
     kernels worse, and where the generic library runs: then by its interval, as far as the time is
     communication that nothing hides.
     """
-    like = _at_least(_residuals_of_runs(found), _reach_of_own_kernels(found))
-    more, generic = widening(found.cluster), _of_generic(found)
+    run = (found.model, found.cluster, found.layout, found.workload, found.software)
+    like = _at_least(_residuals_of_runs(*run), _reach_of_own_kernels(found))
+
+    def exposed() -> Any:
+        return sum(found.exposed_s.values()) / found.time_s
+
+    return _widened(like, found.cluster, found.layout, exposed)
+
+
+def farthest_residuals(
+    model: Model, cluster: Cluster, layout: Layout, workload: Workload, software: Software
+) -> Residuals:
+    """Return residuals that reach as far as those of any layout on as many GPUs, or farther.
+
+    What depends on a layout's parts is taken at its most: all of the time in a profile's kernels,
+    and all of it in collectives of the generic library.
+    """
+    like = _residuals_of_runs(model, cluster, layout, workload, software)
+    off = _errors_of_own_kernels(machine_of(cluster, software))
+    like = _at_least(like, log(1 + max(off.values(), default=0.0)))
+    return _widened(like, cluster, layout, lambda: 1.0)
+
+
+def _widened(
+    like: Residuals, cluster: Cluster, layout: Layout, exposed: Callable[[], Any]
+) -> Residuals:
+    """Return residuals that reach farther for changed figures and the generic library.
+
+    Args:
+        like: The residuals of similar measurements.
+        cluster: Where it runs.
+        layout: Its degrees.
+        exposed: Returns the share of the time that is communication which nothing hides.
+    """
+    more, generic = widening(cluster), _of_generic(cluster, layout.devices)
     if not more and generic is None:
         return like
     low, high, distance = like.low - more, like.high + more, [like.distance]
     if more:
         distance.append(CHANGED)
     if generic is not None:
-        share = sum(found.exposed_s.values()) / found.time_s
+        share = exposed()
         low, high = low + share * generic.low, high + share * generic.high
         distance.append("collectives by the generic library")
     return like._replace(low=low, high=high, distance="; ".join(filter(None, distance)))
@@ -225,15 +259,21 @@ def _reach_of_own_kernels(found: Estimate) -> Any:
     For each kernel the 90th percentile of the errors of points left out of its fit (`Fit.p90_pct`
     of a profile), by its share of the time: errors of one kernel are taken to have one sign.
     """
-    off: dict[str, float] = {}
-    for (table, _), section in found.machine.kernels.sections.items():
-        off[table] = max(off.get(table, 0.0), section.fit.p90_pct / 100)
+    off = _errors_of_own_kernels(found.machine)
     if not off:
         return 0.0
     off_s: Any = 0.0
     for entry in found.entries:
         off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s
     return log(2) * log2(1 + off_s / found.time_s)
+
+
+def _errors_of_own_kernels(machine: Machine) -> dict[str, float]:
+    """Return how far off the kernels of a profile are, as a share, by table; none without one."""
+    off: dict[str, float] = {}
+    for (table, _), section in machine.kernels.sections.items():
+        off[table] = max(off.get(table, 0.0), section.fit.p90_pct / 100)
+    return off
 
 
 def _at_least(like: Residuals, reach: Any) -> Residuals:
@@ -245,27 +285,27 @@ def _at_least(like: Residuals, reach: Any) -> Residuals:
     return like._replace(low=low, high=high, distance=distance)
 
 
-def _of_generic(found: Estimate) -> Residuals | None:
+def _of_generic(cluster: Cluster, devices: Any) -> Residuals | None:
     """Return the residuals of the generic library, where it runs."""
-    if not anywhere(found.devices > 1) or default_library(found.cluster) != GENERIC:
+    if not anywhere(devices > 1) or default_library(cluster) != GENERIC:
         return None
-    span, links = _span(found.cluster, found.layout.devices), links_of(found.cluster)
-    return residuals_like(GENERIC, span=span, links=links)
+    return residuals_like(GENERIC, span=_span(cluster, devices), links=links_of(cluster))
 
 
-def _residuals_of_runs(found: Estimate) -> Residuals:
-    """Return the residuals of measured runs like an estimate, whatever was changed."""
-    software = found.software
+def _residuals_of_runs(
+    model: Model, cluster: Cluster, layout: Layout, workload: Workload, software: Software
+) -> Residuals:
+    """Return the residuals of measured runs like one, whatever was changed."""
     fitted = software.fit is not None and software.fit.of_runs
     name = software.name if fitted else OTHER_SOFTWARE
-    work, place = found.workload, (machine_of(found.cluster), name, found.layout)
-    if isinstance(work, Train):
-        facts = facts_of_training(*place, work.dtype, found.model)
-        return residuals_like("training", gpus=found.devices, **facts)
-    figure = "static tpot" if isinstance(work, Decode) else "static ttft"
-    facts = facts_of_inference(*place, work.part_dtype(), figure, found.model)
+    place = (machine_of(cluster), name, layout)
+    if isinstance(workload, Train):
+        facts = facts_of_training(*place, workload.dtype, model)
+        return residuals_like("training", gpus=layout.devices, **facts)
+    figure = "static tpot" if isinstance(workload, Decode) else "static ttft"
+    facts = facts_of_inference(*place, workload.part_dtype(), figure, model)
     # The measured engines that decode with mixtures of experts served many users at once.
-    mixture = isinstance(work, Decode) and found.model.most_experts
+    mixture = isinstance(workload, Decode) and model.most_experts
     return residuals_like("serving" if mixture else "inference", **facts)
 
 

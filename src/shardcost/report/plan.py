@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, Estimate, part_name
-from shardcost.options import departures
+from shardcost.options import AXES, departures
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
 from shardcost.report.run import lines as lines_of_run
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
+from shardcost.search.confidence import Held
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price
 from shardcost.search.plan import Crossover, Plan
@@ -38,8 +40,18 @@ _TOKENS: Final = 1e6
 _NARROWEST_CHOICES: Final = 20
 _ROUNDING: Final = 1e-9
 """A share of the time that is nothing."""
+_LENGTHS: Final = ("_tokens", "_length")
+_HEADS: Final = {
+    "software": "engine",
+    "dtype": "dtype",
+    "cache_dtype": "KV cache",
+    "sequence_length": "sequence",
+    "prompt_tokens": "prompt",
+    "context_tokens": "context",
+}
+"""Columns of what the questions of a search differ in, beside models and machines."""
 _TELLING: Final = (
-    *("model", "cluster", "gpus", "batch", "tp", "pp", "dp", "micro_batch", "ep", "cp"),
+    *("model", "cluster", *_HEADS, "gpus", "batch", "tp", "pp", "dp", "micro_batch", "ep", "cp"),
     *("recompute", "zero", "schedule", "sequence_parallel"),
 )
 """Axes in the order in which their crossovers are worth a line."""
@@ -123,12 +135,27 @@ def about(plan: Plan) -> tuple[str, str]:
     result = plan.found
     question = result.questions[0]
     work, batches = sizes(question.workload), tuple(question.space.batch or ())
+    for name in (axis for axis in _HEADS if axis.endswith(_LENGTHS)):
+        for tokens in filter(None, [_differing(result.questions, name)]):
+            work = work.replace(f"{tokens[0]} tokens", f"{' or '.join(tokens)} tokens", 1)
     if not isinstance(question.workload, Train) and len(batches) > 1:
         work = work.replace(f"batch {batches[0]:,}", f"batch {_range(batches)}", 1)
-    wanted = f"{question.software.name}, {work}, {question.workload.formats_text}; best by"
+    works = {each.workload.formats_text: each.workload for each in result.questions}
+    engines = " or ".join(_differing(result.questions, "software") or [question.software.name])
+    wanted = f"{engines}, {work}, {' or '.join(works)}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
     return f"{wanted} {question.objective.aim.unit}", f"{counted}; {speed}"
+
+
+def _differing(questions: Sequence[Question], axis: str) -> list[str]:
+    """Return what the questions of a search have of an axis, in words; nothing if it is one."""
+    values = dict.fromkeys(each.own[axis] for each in questions if axis in each.own)
+    return [_worded(each) for each in values] if len(values) > 1 else []
+
+
+def _worded(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class _Column(NamedTuple):
@@ -141,12 +168,16 @@ class _Column(NamedTuple):
     """Above 0 where others say the same; where the terminal is narrow, the highest goes first."""
 
 
-def columns_of(plan: Plan) -> Iterator[_Column]:
-    """Yield the columns: degrees, sizes, the figures of the phase, money or energy, memory."""
+def columns_of(plan: Plan, candidates: Sequence[Candidate]) -> Iterator[_Column]:
+    """Yield the columns: what differs, sizes, figures of the phase, money or energy, memory."""
     questions = plan.found.questions
     if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
         yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
+    follows = _follows("cache_dtype", ("software", "dtype"), questions)
+    for axis in _varying(candidates):
+        spare = 1 if axis == "cache_dtype" and follows else 0
+        yield _Column(_HEADS[axis], partial(_of_question, axis), axis.endswith(_LENGTHS), spare)
     if isinstance(questions[0].workload, Train):
         yield _Column("mb", lambda one: f"{one.layout.micro_batch}")
     elif len(questions[0].space.batch or ()) > 1:
@@ -162,10 +193,29 @@ def columns_of(plan: Plan) -> Iterator[_Column]:
     shown = questions[0].objective.aim.shown
     if shown is not None:
         yield _Column("per token", lambda one: shown(one.score))
+    if plan.best[0].limits:
+        holds = _Column("holds in", lambda one: _of_ten(min(each.share for each in one.limits)))
+        yield holds._replace(spare=1)
     if len({each.cluster.device.memory_bytes for each in questions}) > 1:
         yield _Column("memory", lambda one: format_percent(one.memory_bytes / capacity(one)))
     else:
         yield _Column(f"GiB of {_gib(capacity(plan.best[0]))}", lambda one: _gib(one.memory_bytes))
+
+
+def _varying(candidates: Sequence[Candidate]) -> list[str]:
+    """Return what candidates are of different questions by, beside models and machines."""
+    owns = [each.question.own for each in candidates]
+    return [axis for axis in _HEADS if len({own.get(axis) for own in owns}) > 1]
+
+
+def _follows(axis: str, others: Sequence[str], questions: Sequence[Question]) -> bool:
+    """Return whether what questions have of an axis follows from what they have of others."""
+    pairs = {(*(each.own[name] for name in others), each.own.get(axis)) for each in questions}
+    return len({pair[:-1] for pair in pairs}) == len(pairs)
+
+
+def _of_question(axis: str, candidate: Candidate) -> str:
+    return _worded(candidate.question.own[axis])
 
 
 def _figures(work: Workload) -> Iterator[_Column]:
@@ -215,10 +265,18 @@ def _table(
 ) -> tuple[str, str]:
     """Return candidates as a table, and in words the choices that they share."""
     chosen = [choices_of(each, plan.found.questions) for each in candidates]
+    for axis in _varying(candidates):  # a column has it
+        for each in chosen:
+            each.pop(axis)
     common = [word for word in chosen[0].values() if all(word in each.values() for each in chosen)]
     common = common if len(chosen) > 1 else []
-    own = [", ".join(word for word in each.values() if word not in common) for each in chosen]
-    columns = list(columns_of(plan))
+    own = [
+        "; ".join(
+            filter(None, (", ".join(word for word in each.values() if word not in common), more))
+        )
+        for each, more in zip(chosen, map(_variants, candidates), strict=True)
+    ]
+    columns = list(columns_of(plan, candidates))
     if numbered:
         ranks = {id(each): str(rank) for rank, each in enumerate(candidates, 1)}
         columns.insert(0, _Column("", lambda one: ranks[id(one)], right=False))
@@ -239,13 +297,14 @@ def _with_choices(
     figures = table([*heads, ""], [[*row, ""] for row in rows], right)
     if not any(own):
         return figures
-    if max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
-        beside = [[*row, words] for row, words in zip(rows, own, strict=True)]
-        return table([*heads, "choices"], beside, right, _NARROWEST_CHOICES)
+    beside = not any(each.variants for each in candidates)
+    if beside and max(map(len, figures.splitlines())) + 2 + _NARROWEST_CHOICES <= width():
+        wider = [[*row, words] for row, words in zip(rows, own, strict=True)]
+        return table([*heads, "choices"], wider, right, _NARROWEST_CHOICES)
     head, *lines = figures.splitlines()
     below = [head]
     for line, words in zip(lines, own, strict=True):
-        below += [line, f"     {words}"] if words else [line]
+        below += [line, paragraph(f"     {words}", "     ")] if words else [line]
     return "\n".join(below)
 
 
@@ -262,6 +321,11 @@ def choices_of(candidate: Candidate, questions: Sequence[Question] = ()) -> dict
         choices["model"] = own.model.name
     if len({each.place for each in questions}) > 1:
         choices["cluster"] = own.place
+    for axis in (each for each in _HEADS if _differing(questions, each)):
+        value = _worded(own.own[axis])
+        choices[axis] = (
+            f"{_HEADS[axis]} {value}" if axis.endswith((*_LENGTHS, "cache_dtype")) else value
+        )
     if layout.pp > 1 and isinstance(candidate.workload, Train):
         virtual_stages = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
         choices["schedule"] = layout.schedule + virtual_stages
@@ -270,6 +334,15 @@ def choices_of(candidate: Candidate, questions: Sequence[Question] = ()) -> dict
     own_rules = ("schedule", "context_scheme")
     choices |= {name: said for name, said in departures(layout).items() if name not in own_rules}
     return choices | _overlap(candidate)
+
+
+def _variants(candidate: Candidate) -> str:
+    """Return how many layouts of the same degrees come near one, and what they differ in."""
+    if not candidate.variants:
+        return ""
+    labels = (AXES[axis].label for axis in candidate.varied)
+    words = (each if each[1:] != each[1:].lower() else each.lower() for each in labels)
+    return f"+{candidate.variants} variant{'s' * (candidate.variants > 1)}: {', '.join(words)}"
 
 
 def _overlap(candidate: Candidate) -> dict[str, str]:
@@ -290,6 +363,10 @@ def answers_of(plan: Plan) -> Iterator[tuple[str, str]]:
     known = interval_of(best)
     yield "time", _bounds(best)
     yield "interval", f"{interval.in_short(known)}: {interval.shares(known, best.time_s)}"
+    if plan.best[0].limits:
+        yield "limits", "; ".join(map(_holds, plan.best[0].limits))
+    if plan.largest_batch is not None:
+        yield "batch", _largest(plan.largest_batch)
     run = plan.run_of(plan.best[0])
     if run is not None:
         yield from lines_of_run(run)
@@ -311,6 +388,28 @@ def answers_of(plan: Plan) -> Iterator[tuple[str, str]]:
 def _answers(plan: Plan) -> list[str]:
     """Return the same as lines of a terminal."""
     return [line for pair in answers_of(plan) for line in labelled(*pair).splitlines()]
+
+
+def _holds(held: Held) -> str:
+    return f"{held.said}: holds in {_of_ten(held.share)} cases"
+
+
+def _largest(found: Candidate) -> str:
+    """Return the largest batch within the limits, with its figures."""
+    batch, work = found.row["batch"], found.workload
+    end = ", the largest given" if batch == max(found.question.space.batch or ()) else ""
+    name, time_s = "TTFT", found.time_s
+    if isinstance(work, Decode):
+        name, time_s = "TPOT", found.time_s / work.kept_tokens
+    rate = format_tokens(found.figures.tokens_per_s_per_gpu)
+    return (
+        f"largest within the limits: {batch:,}{end} ({name} {format_time(time_s)},"
+        f" {rate} tokens/s/GPU)"
+    )
+
+
+def _of_ten(share: float) -> str:
+    return f"{round(10 * share)} of 10"
 
 
 def _with_curve(crossover: Crossover) -> str:
@@ -359,10 +458,12 @@ def _bounds(estimate: Estimate) -> str:
 
 
 def _runner_up(plan: Plan) -> str:
+    """Return how far the second is behind, and by which parts, in the objective's unit."""
     first, second = plan.found.best[:2]
-    longer = second.time_s - first.time_s
-    least = 1e-3 * max(abs(longer), _ROUNDING * first.time_s)
-    parts = [each for each in plan.losses if abs(each.lost_s) > least][:_LOSSES]
+    aim = first.question.objective.aim
+    more = second.score - first.score
+    least = 1e-3 * max(abs(more), _ROUNDING * first.score)
+    parts = [each for each in plan.losses if abs(each.lost_score) > least][:_LOSSES]
     forms = {"batch": "batch {:,}", "gpus": "{:,} GPUs"}
     differing = [name for name in forms if first.row[name] != second.row[name]]
     other_sizes = " and ".join(forms[name].format(second.row[name]) for name in differing)
@@ -370,12 +471,13 @@ def _runner_up(plan: Plan) -> str:
     said += f" with {other_sizes}" if other_sizes else ""
     if not parts:
         return f"{said}; same parts of the step"
-    listed = ", ".join(f"{part_name(each.part)} {_signed(each.lost_s)}" for each in parts)
-    return f"{said}; its step differs by {_signed(longer)}: {listed}"
 
+    def signed(score: float) -> str:
+        return ("+" if score >= 0 else "-") + aim.said(abs(score))
 
-def _signed(seconds: float) -> str:
-    return ("+" if seconds >= 0 else "-") + format_time(abs(seconds))
+    listed = ", ".join(f"{part_name(each.part)} {signed(each.lost_score)}" for each in parts)
+    what = "step" if aim.weight is None else aim.worse
+    return f"{said}; its {what} differs by {signed(more)}: {listed}"
 
 
 def _steady(stability: Stability) -> str:

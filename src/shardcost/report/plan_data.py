@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardcost.estimate.interval import interval_of
+from shardcost.options import LIMITS
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
@@ -14,6 +15,8 @@ from shardcost.report.run_data import figures as run_figures
 from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
+
+_LIMIT_OPTIONS: Final = {option.limit: option.name for option in LIMITS}
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -26,11 +29,17 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 {"code": reason.code, "reason": reason.message, "count": count}
                 for reason, count in result.rejected.items()
             ],
-            "best": [_candidate_as_data(plan, each) for each in plan.best],
+            "best": [
+                _candidate_as_data(plan, each) | (_largest(plan) if each is plan.best[0] else {})
+                for each in plan.best
+            ],
             "front": [short_as_data(plan, each) for each in result.front],
+            "distinct": result.distinct,
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
-            "losses": [each._asdict() | {"lost_s": each.lost_s} for each in plan.losses],
+            "losses": [
+                each._asdict() | attributes(each, "lost_s lost_score") for each in plan.losses
+            ],
             "sensitivity": [each._asdict() for each in plan.gains],
             "crossovers": [
                 each._asdict() | {"best": [{"value": v, "score": score} for v, score in each.best]}
@@ -54,15 +63,36 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     estimate = each.estimate
+    variants = {"variants": {"count": each.variants, "differ_in": list(each.varied)}}
     run = plan.run_of(each)
     return short_as_data(plan, each) | {
         **({} if run is None else {"run": run_figures(run)}),
+        "limits": [
+            {
+                "limit": _LIMIT_OPTIONS[held.limit.name],
+                "at_least" if held.limit.at_least else "at_most": held.limit.bound,
+                "value": held.limit.value,
+                "holds_share": held.share,
+            }
+            for held in each.limits
+        ],
+        **(variants if plan.found.distinct else {}),
         **interval.as_data(interval_of(estimate)),
         **attributes(estimate, "mfu hfu tflops_per_gpu hardware_tflops_per_gpu"),
         **attributes(estimate, "energy_j comm_share"),
         "parts_s": dict(estimate.parts_s),
         **caveats_as_data(estimate),
     }
+
+
+def _largest(plan: Plan) -> dict[str, Any]:
+    """Return the largest batch of the best layout within the limits, where there is one."""
+    found = plan.largest_batch
+    if found is None:
+        return {}
+    figures = attributes(found, "time_s memory_bytes")
+    rate = attributes(found.figures, "tokens_per_s_per_gpu")
+    return {"largest_batch": {"batch": found.row["batch"], **figures, **rate}}
 
 
 def short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
@@ -74,10 +104,10 @@ def short_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
         **attributes(each, "time_s memory_bytes score"),
         **attributes(each.figures, "tokens_per_s tokens_per_s_per_gpu"),
         **_serving_as_data(each),
-        **attributes(each.software, "software=name tp_overlap dp_overlap"),
+        **each.question.own,
+        **attributes(each.software, "tp_overlap dp_overlap"),
         "cluster": each.question.cluster.name,
         "network": None if network is None else network.name,
-        "model": each.question.model.name,
         "batch": work.global_batch if isinstance(work, Train) else each.row["batch"],
     }
     if plan.price is not None:

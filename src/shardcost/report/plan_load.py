@@ -95,9 +95,10 @@ def in_words(planned: PlannedDeployment) -> str:
 
 
 def engine_text(planned: PlannedDeployment) -> str:
-    """Return engine and number format."""
-    dtype = planned.engine.formats.get("dtype")
-    return planned.engine.software.name + (f" {dtype}" if dtype else "")
+    """Return engine and number formats."""
+    formats = planned.engine.formats
+    cache = f"KV cache {formats['cache_dtype']}" if formats.get("cache_dtype") else None
+    return " ".join(filter(None, (planned.engine.software.name, formats.get("dtype"), cache)))
 
 
 def verdict(plan: LoadPlan) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -366,22 +367,23 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     """Return what to call `search` with: what is requested, not where it runs."""
     from shardcost.estimate.step import software_of
 
-    workload = _first_workload(given)
-    name = given.get("software")
+    workloads = _workloads(given)
     models = [finder.model(name) for name in several_of(given, options.MODEL)]
     clusters = clusters_of(given, finder)
-    named = None if name is None else finder.software(name)
-    software = software_of(named, workload, clusters)
+    engines = [
+        software_of(None if name is None else finder.software(name), workloads[0], clusters)
+        for name in several_of(given, options.SOFTWARE)
+    ]
     price = price_of(given, finder, clusters)
     return {
         "model": models,
         "cluster": clusters,
-        "workload": workload,
-        "space": _space(given, software),
-        "constraints": _constraints(given, workload),
+        "workload": workloads,
+        "space": _space(given, engines[0]),
+        "constraints": _constraints(given, workloads[0]),
         "objective": _objective(given, price),
         "price_per_gpu_hour": price,
-        "software": software,
+        "software": engines,
     }
 
 
@@ -402,23 +404,38 @@ def clusters_of(given: Given, finder: Finder) -> list[Cluster]:
     ]
 
 
-def _first_workload(given: Given) -> Workload:
-    """Return the workload; its batch is the first of several."""
+def _workloads(given: Given) -> list[Workload]:
+    """Return a workload for each context and number format; its batch is the first of several."""
+    from shardcost.search.space import check_questions
+
+    first: dict[str, Any] = {}
     batch = given.get("batch")
-    if batch is None:
-        return workload_of(given)
-    batches = values.wholes("--batch", batch)
-    if given["phase"] == "train" and len(batches) > 1:
-        raise BadValueError("--batch", batch, "one number with --train")
-    return workload_of({**given, "batch": batches[0]})
+    if batch is not None:
+        batches = values.wholes("--batch", batch)
+        if given["phase"] == "train" and len(batches) > 1:
+            raise BadValueError("--batch", batch, "one number with --train")
+        first["batch"] = batches[0]
+    axes = {
+        option.name: option.read_several(given[option.name])
+        for option in options.QUESTIONS
+        if option in options.WORKLOAD and given.get(option.name) is not None
+    }
+    check_questions(prod(map(len, axes.values())))
+    return [
+        workload_of({**given, **first, **dict(zip(axes, each, strict=True))})
+        for each in product(*axes.values())
+    ]
 
 
 def _space(given: Given, software: Software) -> dict[str, Any]:
     """Return the values of every axis that is given."""
+    from shardcost.search.space import bounded
+
     space: dict[str, Any] = {}
     for name in options.OWN_AXES:
-        if given.get(name) is not None and not (name == "batch" and given["phase"] == "train"):
-            space[name] = values.wholes(flag(name), given[name])
+        if given.get(name) is not None:
+            counts = [bounded(flag(name), each) for each in values.wholes(flag(name), given[name])]
+            space |= {} if name == "batch" and given["phase"] == "train" else {name: counts}
     for text, chosen in fixed_of(given.get("fix") or ()):
         axis = text.strip().removeprefix("--").replace("-", "_")
         known = [name for name in options.AXES if name not in options.OWN_AXES]
@@ -463,6 +480,10 @@ def _constraints(given: Given, workload: Workload) -> Constraints:
 
     chosen = {row.limit: row for row in options.LIMITS if given.get(row.name) is not None}
     limits = {name: option.read(given[option.name]) for name, option in chosen.items()}
+    if "confidence" in limits and limits.keys() <= {"confidence", "memory_headroom"}:
+        rows = (row for row in options.LIMITS if row.limit.startswith(("max", "min")))
+        flags = [row.flag for row in rows if workload.phase in row.applies_to]
+        raise UsageError(f"--confidence needs a limit: {' or '.join(flags)}")
     try:
         constraints = Constraints.of(limits)
         constraints.check(workload)

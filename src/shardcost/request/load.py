@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import options, values
@@ -364,6 +365,7 @@ def swept(text: str) -> tuple[str, list[float] | None]:
 def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     """Return which deployments are looked for, and for which load."""
     from shardcost.load.engine import Engine
+    from shardcost.search.space import bounded
     from shardcost.search.workers import LoadQuestion
 
     _refuse_layouts(given)
@@ -394,7 +396,7 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
             for formats in _formats(given)
         ),
         gpus=tuple(
-            values.wholes("--gpus", counts)
+            (bounded("--gpus", each) for each in values.wholes("--gpus", counts))
             if counts is not None
             else sorted({int(cluster.gpus_per_node) for cluster in clusters})
         ),
@@ -412,7 +414,9 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
     )
 
 
-_NOT_OF_LAYOUTS: Final = ("out", "engine", "jobs", "address", "explain", "notes")
+_NOT_OF_LAYOUTS: Final = (
+    *("out", "overwrite", "engine", "jobs", "address", "explain", "notes", "distinct"),
+)
 """What `plan` takes, and not for a load."""
 
 
@@ -436,21 +440,19 @@ def refuse_load(given: Given) -> None:
 
 
 def _formats(given: Given) -> list[dict[str, Any]]:
-    """Return number formats, one set for each of ``--dtype``."""
+    """Return number formats, one set for each of those of which a search takes several."""
+    axes = {option.name for option in options.QUESTIONS}
     rows = [
         option for option in options.WORKER if option.kind == "word" and not _sets_layout(option)
     ]
-    same = {
-        row.name: row.read(given[row.name])
+    chosen = {
+        row.name: row.read_several(given[row.name])
+        if row.name in axes
+        else [row.read(given[row.name])]
         for row in rows
-        if row.name != "dtype" and given.get(row.name) is not None
+        if given.get(row.name) is not None
     }
-    if given.get("dtype") is None:
-        return [same]
-    dtype = options.LOAD["dtype"]
-    return [
-        {"dtype": dtype.read(each), **same} for each in values.several("--dtype", given["dtype"])
-    ]
+    return [dict(zip(chosen, each, strict=True)) for each in product(*chosen.values())]
 
 
 def _worker_space(given: Given) -> tuple[dict[str, list[int]], Layout]:

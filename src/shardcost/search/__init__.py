@@ -9,6 +9,7 @@
 
 `grid` lays a block's cells out as arrays, `objectives` says what makes one better than another.
 `engines` says where tasks run (this process, several, Ray), `store` keeps what they find on disk as
-a `table`, under its `fingerprint`. `plan` has a search together with what one asks next: why the
-second lost, what more of a resource would bring, how steady the order is, what to relax.
+a `table`, under its `fingerprint`. `confidence` says how surely limits hold, `batches` looks
+between the batches given. `plan` has a search together with what one asks next: why the second
+lost, what more of a resource would bring, how steady the order is, what to relax.
 """

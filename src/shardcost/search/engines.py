@@ -224,7 +224,10 @@ def on_ray(
     """
     ray = _ray()
     with _connected(ray, jobs, address):
-        crew = _OnRay(ray, questions, want)
+        try:
+            crew = _OnRay(ray, questions, want)
+        except ray.exceptions.RayError as error:
+            raise LostWorkerError(f"Ray ended as it was started: {_line(error)}") from error
         try:
             yield from _streamed(crew, tasks, {})
         finally:
@@ -260,8 +263,7 @@ class _OnRay:
         except errors.RayTaskError as error:
             raise error.cause from None
         except errors.RayError as error:
-            words = str(error).strip().partition("\n")[0]
-            raise LostWorkerError(f"Ray lost a task {TRIES} times: {words}") from error
+            raise LostWorkerError(f"Ray lost a task {TRIES} times: {_line(error)}") from error
         self._under_way.discard(handle)
         return found
 
@@ -294,6 +296,11 @@ def _ray() -> Any:
     return ray
 
 
+def _line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 @contextmanager
 def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
     """Be connected to a Ray, and leave behind what was there before."""
@@ -304,7 +311,11 @@ def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
     with _environment(_ONE_THREAD | _QUIET_RAY):
         if address is None:
             size: dict[str, Any] = {"num_cpus": jobs, "object_store_memory": _RAY_STORE_BYTES}
-            ray.init(address="local", include_dashboard=False, **size, **_FEW_WORDS)
+            try:
+                ray.init(address="local", include_dashboard=False, **size, **_FEW_WORDS)
+            except Exception as error:  # Ray raises plain ones where its processes do not start
+                ray.shutdown()
+                raise LostWorkerError(f"Ray cannot be started: {_line(error)}") from error
         else:
             _connect(ray, address)
     try:
@@ -321,8 +332,7 @@ def _connect(ray: Any, address: str) -> None:
             socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
         ray.init(address=address, **_FEW_WORDS)
     except (OSError, ValueError, RuntimeError) as error:
-        words = str(error).strip().partition("\n")[0]
-        rule = f"that of a running Ray ({words})"
+        rule = f"that of a running Ray ({_line(error)})"
         raise BadValueError("address", address, rule) from None
 
 

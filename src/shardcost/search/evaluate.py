@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,12 @@ from shardcost.layout import Layout
 from shardcost.machine import machine_of
 from shardcost.program.feasibility import reasons
 from shardcost.schedule.work import at_cells
+from shardcost.search.confidence import surely
 from shardcost.search.grid import Cells, Grid, Indices, by_axis
 from shardcost.search.parts import KEPT, Part
 from shardcost.search.question import Block, Question
 from shardcost.search.space import duplicates
-from shardcost.workload import Decode, Prefill, Workload
+from shardcost.workload import Prefill, Workload
 
 STRETCH: Final = 1.1
 """Cells beyond the memory by no more than this are priced too: what more memory would bring."""
@@ -113,13 +114,16 @@ class Evaluator:
         self._ledgers: dict[str, _Ledgers]
         """By phase: of decoding, a prompt may be priced too."""
 
-    def part(self, block: Block, most: int = KEPT, *, table: bool = False) -> Part:
+    def part(
+        self, block: Block, most: int = KEPT, *, table: bool = False, distinct: bool = False
+    ) -> Part:
         """Return what a block of cells amounts to.
 
         Args:
             block: Which cells of the question.
             most: Best cells to keep.
             table: Keep all feasible cells.
+            distinct: Of the best, keep one for each mesh, with its variants.
         """
         grid = Grid(self.question, block)
         self._keep_only(grid)
@@ -150,7 +154,7 @@ class Evaluator:
         return replace(
             part,
             feasible=len(cells.mesh),
-            best=grid.best(cells, most),
+            best=grid.best(cells, most, distinct=distinct),
             front=grid.front(cells),
             by_axis=dict(by_axis(grid, cells)),
             table=grid.columns(cells) if table else {},
@@ -205,7 +209,9 @@ class Evaluator:
             return to_numpy(own.time_s(take))
 
         cells = cells._replace(time_s=np.broadcast_to(time_s(workload.phase), rows.shape))
-        return cells._replace(ttft_s=time_s(Prefill.phase)) if self.question.prompts else cells
+        if not self.question.prompts:
+            return cells
+        return cells._replace(ttft_s=np.broadcast_to(time_s(Prefill.phase), rows.shape))
 
     def _ledger(self, grid: Grid, phase: str) -> Ledger:
         """Return what pairs do in a step, and what it takes; the same for all schedules."""
@@ -216,7 +222,7 @@ class Evaluator:
         known = last.of_layers if last is not None and last.layers == layers else None
         layout, workload = _laid_out(grid, self._pairs, np.array([0]))
         if phase != workload.phase:
-            workload = _prompt(workload, layout)
+            workload = self.question.prompt_of(layout.dp)
         machine = machine_of(self.question.cluster, grid.software)
         ledger = ledger_of(self.question.model, machine, layout, workload, grid.software, known)
         self._ledgers[phase] = _Ledgers(layers, known or ledger, step, ledger)
@@ -241,7 +247,7 @@ def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[Reason, Any]
     model, cluster = question.model, question.cluster
     against = reasons(model, layout, question.workload_of(sequences), cluster)
     if question.prompts:
-        prompt = reasons(model, layout, _prompt(question.workload, layout), cluster)
+        prompt = reasons(model, layout, question.prompt_of(layout.dp), cluster)
         against |= {
             reason._replace(message=f"one prompt: {reason}"): where
             for reason, where in prompt.items()
@@ -278,16 +284,6 @@ def _moved(given: Any, backend: str) -> Any:
         return given
     arrays = {name: each for name, each in vars(given).items() if is_array(each)}
     return replace(given, **{name: to_backend(backend, each) for name, each in arrays.items()})
-
-
-def _prompt(workload: Workload, layout: Layout) -> Prefill:
-    """Return the prefill to be priced beside decoding: one prompt for each replica."""
-    decode = cast("Decode", workload)
-    return Prefill(
-        batch=layout.dp,
-        prompt_tokens=decode.context_tokens,
-        **decode.formats,
-    )
 
 
 class _AtPairs(NamedTuple):
@@ -329,7 +325,8 @@ def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:
     question = grid.question
     fits = cells.memory_bytes <= grid.limit_bytes
     left = np.ones(len(cells.mesh), dtype=bool)
-    for reason, where in question.constraints.broken(grid.figures(cells), question.workload):
+    figures = surely(question, grid.figures(cells))
+    for reason, where in question.constraints.broken(figures, question.workload):
         struck = left & where
         rejected[reason] += int(np.count_nonzero(struck & fits))
         left ^= struck

@@ -31,6 +31,7 @@ def request_of(questions: tuple[Question, ...], want: Want) -> dict[str, Any]:
     return {
         "questions": plain(questions),
         "kept": want.most,
+        "distinct": want.distinct,
         "cut": [BLOCK_CELLS, DEVICE_BLOCK_CELLS, TASK_CELLS],
         "shardcost": [__version__, package_digest()],
         "numpy": np.__version__,
@@ -68,7 +69,7 @@ def differences(one: Any, two: Any) -> list[str]:
     found = [name for name in one if name != "questions" and one[name] != two.get(name)]
     mine, theirs = one["questions"], two.get("questions", [])
     if len(mine) != len(theirs):
-        return ["the number of models and clusters", *found]
+        return ["the number of models, machines, engines and workloads", *found]
     names: dict[str, None] = {}
     for each, other in zip(mine, theirs, strict=True):
         names |= dict.fromkeys(name for name in each if each[name] != other.get(name))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from shardcost.estimate.result import Estimate
 from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
 from shardcost.resolve import caveats_of
+from shardcost.search.confidence import Held, held
 from shardcost.search.objectives import Figures, Objective, Price
-from shardcost.search.parts import Columns, Part
+from shardcost.search.parts import Columns, Part, degrees_of
 from shardcost.search.question import Question
-from shardcost.search.space import Family
+from shardcost.search.space import CHOICES, SIZES, Family
 from shardcost.software import Software
 from shardcost.units import format_bytes, format_time
 from shardcost.workload import Workload
@@ -36,6 +37,10 @@ class Candidate:
     question: Question
     row: Mapping[str, Any]
     """What the search's table says of it."""
+    variants: int = 0
+    """Of a search for distinct layouts: how many others of the same degrees come near it …"""
+    varied: tuple[str, ...] = ()
+    """… and the axes in which they differ."""
 
     def __repr__(self) -> str:
         """Return the layout and the figures that it was ranked by."""
@@ -47,6 +52,10 @@ class Candidate:
         """Its choices."""
         number: int = self.row["family"]
         return self.question.families[number]
+
+    def value(self, axis: str) -> Any:
+        """Return its value of an axis of the space."""
+        return self.row[axis] if axis in self.row else getattr(self.family, axis)
 
     @cached_property
     def layout(self) -> Layout:
@@ -85,6 +94,11 @@ class Candidate:
         gpus, tokens = self.layout.devices, self.workload.tokens
         return Figures(self.time_s, self.memory_bytes, gpus, tokens, self.row.get("ttft_s"))
 
+    @cached_property
+    def limits(self) -> tuple[Held, ...]:
+        """The limits of the search, each with the share of cases in which it holds."""
+        return held(self)
+
     def cost_per_token(self, price_per_gpu_hour: Price) -> float:
         """Return what a token costs at a price."""
         objective = Objective("cost", price_per_gpu_hour)
@@ -115,6 +129,8 @@ class Found(Displayed):
     """The others, by the first reason against each; most frequent first."""
     best: tuple[Candidate, ...]
     """By score, best first."""
+    distinct: bool
+    """Whether these are the best of each set of degrees."""
     front: tuple[Candidate, ...]
     """Those that no other beats in both figures of `Question.plane`."""
     beyond: Candidate | None
@@ -162,7 +178,15 @@ class Found(Displayed):
         return self.considered / self.seconds
 
     @classmethod
-    def of(cls, questions: Sequence[Question], part: Part, seconds: float, top: int) -> Found:
+    def of(
+        cls,
+        questions: Sequence[Question],
+        part: Part,
+        seconds: float,
+        top: int,
+        *,
+        distinct: bool = False,
+    ) -> Found:
         """Return the answer from what all blocks amount to."""
 
         def candidates(table: Columns) -> tuple[Candidate, ...]:
@@ -179,12 +203,32 @@ class Found(Displayed):
             feasible=part.feasible,
             seconds=seconds,
             rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))),
-            best=candidates(part.best)[:top],
+            best=(_distinct if distinct else tuple)(candidates(part.best))[:top],
+            distinct=distinct,
             front=candidates(part.front),
             beyond=next(iter(candidates(part.beyond)), None),
             smallest=next(iter(candidates(part.smallest)), None),
             by_axis=by_axis,
         )
+
+
+def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Return the first of each set of degrees, with its variants counted."""
+    groups: dict[tuple[Any, ...], list[Candidate]] = {}
+    for each in candidates:
+        groups.setdefault(degrees_of(each.row), []).append(each)
+    return tuple(
+        replace(
+            first,
+            variants=len(others),
+            varied=tuple(
+                axis
+                for axis in (*SIZES, *CHOICES)
+                if any(each.value(axis) != first.value(axis) for each in others)
+            ),
+        )
+        for first, *others in groups.values()
+    )
 
 
 def rows_as_dicts(table: Columns) -> Iterator[dict[str, Any]]:

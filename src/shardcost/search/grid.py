@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardcost.layout import Layout
 from shardcost.search.objectives import Figures
-from shardcost.search.parts import Columns, best_rows, front_rows
+from shardcost.search.parts import Columns, best_rows, distinct_rows, front_rows
 from shardcost.search.question import Block, Question
 from shardcost.workload import Train
 
@@ -100,12 +100,14 @@ class Grid:
         first = self.question.first_cells[self.block.family]
         return first + row * len(self.virtual_stages) + cells.virtual_stages
 
-    def best(self, cells: Cells, most: int) -> Columns:
-        """Return the best cells as a table."""
+    def best(self, cells: Cells, most: int, *, distinct: bool = False) -> Columns:
+        """Return the best cells as a table: of all, or near the best of each of the best meshes."""
         if not len(cells.mesh):
             return {}
-        rows = best_rows(self.score(cells), self._ties(cells), most)
-        return self.columns(cells.some(rows))
+        score, ties = self.score(cells), self._ties(cells)
+        if distinct:
+            return self.columns(cells.some(distinct_rows(score, cells.mesh, ties, most)))
+        return self.columns(cells.some(best_rows(score, ties, most)))
 
     def _ties(self, cells: Cells) -> tuple[Any, ...]:
         return self.meshes.gpus[cells.mesh], cells.memory_bytes, self.numbers(cells)
@@ -150,6 +152,5 @@ def by_axis(grid: Grid, cells: Cells) -> Iterator[tuple[tuple[str, Any], float]]
     for (name, values), least in zip(sizes, best[1:], strict=True):
         for value, most in zip(values, least, strict=True):
             yield (name, int(value)), float(most)
-    whole = {"model": grid.question.model.name, "cluster": grid.question.place}
-    for name, value in {**grid.family._asdict(), **whole}.items():
+    for name, value in {**grid.family._asdict(), **grid.question.own}.items():
         yield (name, value), float(score.min())

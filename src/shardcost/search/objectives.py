@@ -18,6 +18,8 @@ from shardcost.units import format_energy, format_time
 from shardcost.workload import Decode, Workload
 
 SECONDS_PER_HOUR: Final = 3600.0
+LEAST_CONFIDENCE: Final = 0.5
+"""The estimate is the median: it holds in half of all cases."""
 
 
 Price: TypeAlias = float | Mapping[str, float]
@@ -57,6 +59,8 @@ class Aim(NamedTuple):
     """What a worse layout takes more of."""
     weight: Callable[[Cluster, Price | None], float] | None
     """What one device-second costs in its unit; None where the time of a step itself counts."""
+    said: Callable[[float], str]
+    """A score, or a difference of two, in words."""
     shown: Callable[[float], str] | None = None
     """The score of a layout in a table, where no other column says it."""
 
@@ -68,17 +72,29 @@ def _power_w(cluster: Cluster, _: Price | None) -> float:
     return float(power)
 
 
+def _of_a_million(score: float) -> str:
+    return f"{1e6 * score:.4g}/Mtok"
+
+
 OBJECTIVES: Final[Mapping[str, Aim]] = {
-    "time": Aim("step time", "least time", "time", None),
-    "throughput": Aim("tokens/s/GPU", "most tokens/s/GPU", "GPU time per token", lambda *_: 1.0),
+    "time": Aim("step time", "least time", "time", None, format_time),
+    "throughput": Aim(
+        "tokens/s/GPU", "most tokens/s/GPU", "GPU time per token", lambda *_: 1.0, format_time
+    ),
     "cost": Aim(
         "cost per token",
         "least cost per token",
         "cost per token",
         lambda cluster, price: price_on(cluster, price) / SECONDS_PER_HOUR,
+        _of_a_million,
     ),
     "energy": Aim(
-        "energy per token", "least energy per token", "energy per token", _power_w, format_energy
+        "energy per token",
+        "least energy per token",
+        "energy per token",
+        _power_w,
+        format_energy,
+        format_energy,
     ),
 }
 
@@ -151,6 +167,33 @@ class Objective:
         return figures.gpu_s_per_token * self.aim.weight(cluster, self.price_per_gpu_hour)
 
 
+class Limit(NamedTuple):
+    """One limit, and what layouts have of what it limits."""
+
+    name: str
+    """The field of `Constraints`."""
+    bound: float
+    value: Any
+    words: str
+    """What is limited; between its gaps, how and by how much."""
+    of_prompt: bool = False
+    """Whether it is on the prompt that is priced beside the decoding."""
+
+    @property
+    def at_least(self) -> bool:
+        """Whether less than the bound breaks it, not more."""
+        return self.name.startswith("min")
+
+    def said(self, how: str) -> str:
+        """Return the limit in words.
+
+        >>> Limit("max_tpot_s", 0.02, 0.018, "TPOT {} {}").said("at most")
+        'TPOT at most 20 ms'
+        """
+        bound = f"{self.bound:g}" if self.at_least else format_time(self.bound)
+        return self.words.format(how, bound)
+
+
 @dataclass(frozen=True)
 class Constraints:
     """Limits that a layout must keep; None where there is none."""
@@ -166,6 +209,9 @@ class Constraints:
     min_tokens_per_s_per_user: float | None = None
     min_tokens_per_s: float | None = None
     """Of all devices together."""
+    confidence: float | None = None
+    """Share of cases in which each limit on time or rate must hold, by the errors of similar
+    measurements; without one, limits are on the estimate itself."""
 
     @classmethod
     def of(cls, given: Constraints | Mapping[str, Any] | None) -> Constraints:
@@ -184,6 +230,9 @@ class Constraints:
             value = getattr(self, each.name)
             if value is not None:
                 object.__setattr__(self, each.name, positive_number(each.name, value))
+        if self.confidence is not None and not LEAST_CONFIDENCE <= self.confidence < 1:
+            rule = "a share of at least 50 % and below 100 %, like 0.9"
+            raise BadValueError("confidence", self.confidence, rule)
 
     def check(self, workload: Workload) -> None:
         """Raise for a limit on something that a workload does not have."""
@@ -193,26 +242,38 @@ class Constraints:
                 words = " or ".join(PHASES[phase].__name__ for phase in option.applies_to)
                 raise BadValueError(option.limit, value, f"left out but for {words}")
 
-    def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[Reason, Any]]:
-        """Yield each limit as a reason, coded by its name, and where it is broken."""
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit on time or rate."""
+        names = (each.name for each in fields(self) if each.name.startswith(("max", "min")))
+        return any(getattr(self, name) is not None for name in names)
+
+    def limits(self, figures: Figures, workload: Workload) -> Iterator[Limit]:
+        """Yield each limit on time or rate, with what layouts have of it."""
         time_s = figures.time_s
         if self.max_time_s is not None:
-            words = f"step above {format_time(self.max_time_s)}"
-            yield Reason("max_time_s", words, (self.max_time_s,)), time_s > self.max_time_s
+            yield Limit("max_time_s", self.max_time_s, time_s, "step {} {}")
         if self.max_ttft_s is not None:
-            first = time_s if figures.ttft_s is None else figures.ttft_s
-            words = f"TTFT above {format_time(self.max_ttft_s)}"
-            yield Reason("max_ttft_s", words, (self.max_ttft_s,)), first > self.max_ttft_s
+            prompt = figures.ttft_s is not None
+            first = figures.ttft_s if prompt else time_s
+            yield Limit("max_ttft_s", self.max_ttft_s, first, "TTFT {} {}", of_prompt=prompt)
         if self.min_tokens_per_s is not None:
-            rate = self.min_tokens_per_s
-            words = f"below {rate:g} tokens/s"
-            yield Reason("min_tokens_per_s", words, (rate,)), figures.tokens_per_s < rate
+            rate = figures.tokens_per_s
+            yield Limit("min_tokens_per_s", self.min_tokens_per_s, rate, "{} {} tokens/s")
         if isinstance(workload, Decode):
             token_s = time_s / workload.kept_tokens
             if self.max_tpot_s is not None:
-                words = f"TPOT above {format_time(self.max_tpot_s)}"
-                yield Reason("max_tpot_s", words, (self.max_tpot_s,)), token_s > self.max_tpot_s
+                yield Limit("max_tpot_s", self.max_tpot_s, token_s, "TPOT {} {}")
             if self.min_tokens_per_s_per_user is not None:
                 rate = self.min_tokens_per_s_per_user
-                words = f"below {rate:g} tokens/s/user"
-                yield Reason("min_tokens_per_s_per_user", words, (rate,)), token_s > 1 / rate
+                words = "{} {} tokens/s/user"
+                yield Limit("min_tokens_per_s_per_user", rate, 1 / token_s, words)
+
+    def broken(self, figures: Figures, workload: Workload) -> Iterator[tuple[Reason, Any]]:
+        """Yield each limit as a reason, coded by its name, and where it is broken."""
+        sure = self.confidence
+        surely = "" if sure is None else f" at {100 * sure:g} % confidence"
+        for each in self.limits(figures, workload):
+            words = each.said("below" if each.at_least else "above") + surely
+            where = each.value < each.bound if each.at_least else each.value > each.bound
+            yield Reason(each.name, words, (each.bound,)), where

@@ -20,6 +20,10 @@ Columns = dict[str, NDArray[Any]]
 """A table: columns of one length by name."""
 KEPT: Final = 64
 """Best cells that a part keeps unless more are asked for."""
+NEAR: Final = 1.05
+"""Cells of the same degrees with scores up to so many times the best one's are variants of it."""
+_DEGREES: Final = ("question", "gpus", "tp", "cp", "pp", "dp", "ep")
+"""What cells that really differ differ in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +34,7 @@ class Part:
     feasible: int = 0
     rejected: Counter[Reason] = field(default_factory=Counter)
     best: Columns = field(default_factory=dict)
-    """By score, best first."""
+    """By score, best first; of a search for distinct layouts with the variants of each."""
     front: Columns = field(default_factory=dict)
     """Cells that no other beats in both of two figures, `x` and `y`."""
     beyond: Columns = field(default_factory=dict)
@@ -43,7 +47,7 @@ class Part:
     """All feasible cells, where they are to be kept."""
 
 
-def joined(parts: Sequence[Part], most: int = KEPT) -> Part:
+def joined(parts: Sequence[Part], most: int = KEPT, *, distinct: bool = False) -> Part:
     """Return some parts as one; their tables are left out."""
     rejected: Counter[Reason] = Counter()
     by_axis: dict[tuple[str, Any], float] = {}
@@ -52,11 +56,12 @@ def joined(parts: Sequence[Part], most: int = KEPT) -> Part:
         for key, score in part.by_axis.items():
             by_axis[key] = min(score, by_axis.get(key, np.inf))
     smallest = stacked([part.smallest for part in parts])
+    best = stacked([part.best for part in parts])
     return Part(
         considered=sum(part.considered for part in parts),
         feasible=sum(part.feasible for part in parts),
         rejected=rejected,
-        best=best_of(stacked([part.best for part in parts]), most),
+        best=distinct_of(best, most) if distinct else best_of(best, most),
         front=front_of(stacked([part.front for part in parts])),
         beyond=best_of(stacked([part.beyond for part in parts]), 1),
         smallest=best_of(smallest, 1, "memory_bytes"),
@@ -84,6 +89,31 @@ def best_of(table: Columns, most: int, by: str = "score") -> Columns:
     return rows_of(table, best_rows(table[by], _ties(table), most))
 
 
+def distinct_of(table: Columns, most: int) -> Columns:
+    """Return the best row of each set of degrees, and its variants, of the best sets."""
+    if not table:
+        return table
+    groups = _groups(table)[1]
+    return rows_of(table, distinct_rows(table["score"], groups, _ties(table), most))
+
+
+def leaders_of(table: Columns) -> Columns:
+    """Return the first row of each set of degrees."""
+    return rows_of(table, np.sort(_groups(table)[0])) if table else table
+
+
+def _groups(table: Columns) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the first row of each set of degrees, and of each row which set it has."""
+    keys = np.stack([table[name] for name in _DEGREES], axis=1)
+    _, first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return first, groups.reshape(-1)
+
+
+def degrees_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what makes a row really differ from others."""
+    return tuple(row[name] for name in _DEGREES)
+
+
 def _ties(table: Columns) -> tuple[Any, ...]:
     return table["gpus"], table["memory_bytes"], table["cell"]
 
@@ -96,6 +126,25 @@ def best_rows(score: Any, ties: Sequence[Any], most: int) -> NDArray[np.intp]:
         rows = np.flatnonzero(score <= worst)
     order = np.lexsort([each[rows] for each in (*reversed(ties), score)])
     return rows[order][:most]
+
+
+def distinct_rows(
+    score: Any, group: NDArray[np.intp], ties: Sequence[Any], most: int
+) -> NDArray[np.intp]:
+    """Return the rows near the best of their group, of the best groups, best first.
+
+    Which groups are best is known at the end only, so a row is kept as long as its group may be
+    among them: up to `NEAR` times the score of the last of the best groups.
+
+    >>> score, group = np.array([1.0, 1.04, 1.2, 1.3, 1.31]), np.array([0, 0, 0, 1, 1])
+    >>> distinct_rows(score, group, [np.arange(5)], 2).tolist()
+    [0, 1, 3, 4]
+    """
+    best = np.full(int(group.max()) + 1, np.inf)
+    np.minimum.at(best, group, score)
+    last = np.partition(best, most - 1)[most - 1] if len(best) > most else np.inf
+    rows = np.flatnonzero(score <= NEAR * np.minimum(best, last)[group])
+    return rows[best_rows(score[rows], [each[rows] for each in ties], len(rows))]
 
 
 def front_of(table: Columns) -> Columns:

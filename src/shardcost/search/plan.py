@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.display import Displayed
 from shardcost.goodput.run import Target, TrainingRun, training_run
-from shardcost.options import AXES
+from shardcost.options import AXES, QUESTIONS
+from shardcost.search.batches import largest_batch
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price, price_on
 from shardcost.search.relaxations import Relaxation, relaxations
@@ -22,10 +23,15 @@ from shardcost.search.sensitivity import Gain, sensitivity
 from shardcost.search.space import DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
 from shardcost.units import format_bytes, format_percentage, format_time
+from shardcost.workload import Train
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
-_NUMBERS: Final = (*DEGREES, *SIZES)
+_NUMBERS: Final = (
+    *DEGREES,
+    *SIZES,
+    *(option.name for option in QUESTIONS if option.kind == "whole"),
+)
 _LISTED: Final = 3
 _EQUAL: Final = 1e-6
 """Scores that differ by less, as a share, are the same."""
@@ -37,23 +43,36 @@ class Loss(NamedTuple):
     part: str
     winner_s: float
     other_s: float
+    winner_score: float
+    """What the part adds to the score: seconds, or what a token costs by the objective."""
+    other_score: float
 
     @property
     def lost_s(self) -> float:
         """Seconds that the other loses by this part; below 0 where it gains."""
         return self.other_s - self.winner_s
 
+    @property
+    def lost_score(self) -> float:
+        """What the other loses by this part in the objective's unit."""
+        return self.other_score - self.winner_score
+
 
 def losses(winner: Candidate, other: Candidate) -> tuple[Loss, ...]:
     """Return what a layout loses to another by, part by part, the largest difference first.
 
-    The differences add up to the difference of the times.
+    The differences add up to the difference of the times, and of the scores.
     """
     one, two = winner.estimate.parts_s, other.estimate.parts_s
-    parts = (
-        Loss(part, float(one.get(part, 0.0)), float(two.get(part, 0.0))) for part in {**one, **two}
-    )
-    return tuple(sorted(parts, key=lambda loss: -abs(loss.lost_s)))
+    of_second = [each.score / each.time_s for each in (winner, other)]
+
+    def loss(part: str) -> Loss:
+        seconds = [float(parts.get(part, 0.0)) for parts in (one, two)]
+        scores = (each * own for each, own in zip(seconds, of_second, strict=True))
+        return Loss(part, *seconds, *scores)
+
+    parts = map(loss, {**one, **two})
+    return tuple(sorted(parts, key=lambda each: -abs(each.lost_score)))
 
 
 class Crossover(NamedTuple):
@@ -143,6 +162,26 @@ def _said(value: Any) -> str:
     return "all" if value is None else str(value)
 
 
+def _pipelined(found: Found) -> list[str]:
+    """Return a caveat where pipelines would serve more within the limits with a batch per stage.
+
+    They would serve `pp` times the sequences at the same latency.
+    """
+    first = found.best[0] if found.best else None
+    if first is None or first.workload.phase == Train.phase:
+        return []
+    question, depths = first.question, found.by_axis.get("pp", {})
+    ahead = [str(pp) for pp, score in sorted(depths.items()) if pp > 1 and score / pp < first.score]
+    if question.objective.aim.weight is None or not question.constraints.limited or not ahead:
+        return []
+    said = (
+        "layouts with pp are ranked with one batch in all stages together; engines keep one in"
+        f" each, at the same latency, and pp {' or '.join(ahead)} may then be ahead: --load"
+        " searches with them"
+    )
+    return [said]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Displayed):
     """What a search found, and the answers to what one asks next."""
@@ -160,6 +199,8 @@ class Plan(Displayed):
     relaxations: tuple[Relaxation, ...] = ()
     target: Target | None = None
     """Of a whole training run, where one is given."""
+    largest_batch: Candidate | None = None
+    """The best with the largest batch within the limits, where several batches were given."""
 
     @classmethod
     def of(
@@ -172,7 +213,7 @@ class Plan(Displayed):
         target: Target | None = None,
     ) -> Plan:
         """Return what a search found with the answers to it."""
-        plan = cls(found, top, price, tuple(caveats), target=target)
+        plan = cls(found, top, price, (*caveats, *_pipelined(found)), target=target)
         if not found.best:
             return replace(plan, relaxations=relaxations(found.questions, found))
         first, *others = found.best
@@ -181,6 +222,7 @@ class Plan(Displayed):
             losses=losses(first, others[0]) if others else (),
             gains=sensitivity(first, beyond=found.beyond),
             crossovers=crossovers(found),
+            largest_batch=largest_batch(first),
             stability=stability(replace(found, best=found.best[:PRICED]), shown=min(top, PRICED)),
         )
 

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardcost.cluster import Cluster
 from shardcost.errors import Reason, Rule
+from shardcost.estimate.interval import farthest_residuals
+from shardcost.layout import Layout
 from shardcost.model import Model
+from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.search.objectives import Constraints, Figures, Objective
-from shardcost.search.space import Family, Meshes, Space
+from shardcost.search.space import CHOICES, SIZES, Family, Meshes, Space
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
@@ -40,7 +44,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """One model on one cluster: where to look and for what."""
+    """One model and workload on one cluster by one software: where to look and for what."""
 
     model: Model
     cluster: Cluster
@@ -68,11 +72,51 @@ class Question:
         """Whether a prompt is priced beside the decoding, for its time to the first token."""
         return isinstance(self.workload, Decode) and self.constraints.max_ttft_s is not None
 
+    def prompt_of(self, batch: Any) -> Prefill:
+        """Return the prefill to be priced beside decoding: prompts as long as the context."""
+        decode = cast("Decode", self.workload)
+        return Prefill(batch=batch, prompt_tokens=decode.context_tokens, **decode.formats)
+
+    @cached_property
+    def slowdowns(self) -> tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]:
+        """The numbers of devices, and by phase what times are multiplied by at the confidence.
+
+        On the devices that a layout has, the errors of similar measurements depend on the question
+        alone, or are taken at their most (`farthest_residuals`).
+        """
+        share = self.constraints.confidence
+        assert share is not None  # noqa: S101
+        counts = np.unique(np.array(self.space.gpus))
+        works = [self.workload, *([self.prompt_of(1)] if self.prompts else [])]
+
+        def reach(work: Workload, gpus: int) -> float:
+            place = (self.model, self.cluster, Layout(dp=gpus), work, self.software)
+            return float(farthest_residuals(*place).quantile(share))
+
+        return counts, {
+            work.phase: np.exp([reach(work, int(gpus)) for gpus in counts]) for work in works
+        }
+
     @property
     def place(self) -> str:
         """The cluster, and the network that joins its nodes."""
         network = self.cluster.network
         return self.cluster.name + (f" ({network.name})" if network else "")
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """What all of its layouts share and other questions may have otherwise, by axis."""
+        work = type(self.workload)
+        named = {option.name: option for option in QUESTIONS if work in option.nouns}
+        return {
+            "model": self.model.name,
+            "cluster": self.place,
+            SOFTWARE.name: self.software.name,
+            **{
+                name: getattr(self.workload, each.field_of(work).name)
+                for name, each in named.items()
+            },
+        }
 
     @cached_property
     def families(self) -> list[Family]:
@@ -146,6 +190,17 @@ class Question:
     def cells(self) -> int:
         """All cells of all families."""
         return self.first_cells[-1] - self.first_cell
+
+    def widest_axis(self) -> tuple[str, float]:
+        """Return the axis whose values divide the cells most, and by how much one of them does."""
+        counts: dict[str, float] = {
+            name: len(getattr(self.space, name)) for name in (*SIZES, *CHOICES)
+        }
+        for name, column in self.meshes._asdict().items():
+            most = np.unique(column, return_counts=True)[1].max(initial=1)
+            counts[name] = self.meshes.number / int(most)
+        counts.pop("gpus")
+        return max(counts.items(), key=lambda item: item[1])
 
     @cached_property
     def whole_sequences(self) -> int:

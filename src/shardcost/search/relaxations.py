@@ -28,7 +28,10 @@ _MOST_SEARCHES: Final = 3
 _MOST_FOUND: Final = 4
 _FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp", "ep", "batch")
 """Axes in the order in which they are freed: what saves most memory comes first."""
-_LIMITS: Final = frozenset(field.name for field in fields(Constraints)) - {"memory_headroom"}
+_LIMITS: Final = frozenset(field.name for field in fields(Constraints)) - {
+    "memory_headroom",
+    "confidence",
+}
 """Codes of the reasons that limits on time and rate give."""
 _TIMES: Final = frozenset(name for name in _LIMITS if name.startswith("max"))
 _DEGREES: Final = ("tp", "cp", "pp", "dp")
@@ -114,8 +117,9 @@ def _nearest(questions: Sequence[Question], found: Found) -> Question:
     """Return the question of the layout that holds least, where devices hold most."""
     if found.smallest is None:
         return questions[0]
-    model = found.smallest.question.model
-    return max((each for each in questions if each.model is model), key=_room_bytes)
+    least = found.smallest.question.own
+    alike = [each for each in questions if least == each.own | {"cluster": least["cluster"]}]
+    return max(alike, key=_room_bytes)
 
 
 def _joined(question: Question) -> Question:
@@ -134,6 +138,9 @@ def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
         words = f"memory headroom dropped (was {100 * limits.memory_headroom:g} %)"
         yield _Try(replace(question, constraints=replace(limits, memory_headroom=0.0)), words)
     broken = [reason.code for reason in found.rejected if reason.code in _LIMITS]
+    if limits.confidence is not None and broken:
+        words = f"limits on the estimate itself (were at {100 * limits.confidence:g} %)"
+        yield _Try(replace(question, constraints=replace(limits, confidence=None)), words)
     if broken:
         most = broken[0]
         value = getattr(limits, most)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +17,13 @@ from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.scalars import whole_number
+from shardcost.search.batches import refined
 from shardcost.search.engines import Engine, engine_of, here
 from shardcost.search.found import Found
 from shardcost.search.objectives import Constraints, Objective, Price
 from shardcost.search.parts import KEPT, Part, joined
 from shardcost.search.question import Question
-from shardcost.search.space import Space
+from shardcost.search.space import Space, check_questions
 from shardcost.search.store import Store
 from shardcost.search.tasks import Task, Want, tasks_of
 from shardcost.workload import Workload
@@ -35,20 +37,22 @@ _TOLD_EVERY_S: Final = 0.1
 def search(
     model: GivenModel | Sequence[GivenModel],
     cluster: GivenCluster | Sequence[GivenCluster],
-    workload: Workload,
+    workload: Workload | Sequence[Workload],
     *,
     network: GivenNetwork | Sequence[GivenNetwork] = None,
     space: Space | Mapping[str, Any] | None = None,
     constraints: Constraints | Mapping[str, Any] | None = None,
     objective: Objective | str = "time",
     price_per_gpu_hour: Price | None = None,
-    software: GivenSoftware | None = None,
+    software: GivenSoftware | Sequence[GivenSoftware] | None = None,
     top: int = 20,
+    distinct: bool = False,
     backend: str = "numpy",
     engine: str = "local",
     jobs: int = 1,
     address: str | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Found:
     """Return the best of all layouts of a space, and why the others lost.
@@ -63,28 +67,31 @@ def search(
         model: A `Model`, the name or Hugging Face id of one, or a file, as for `estimate`; several
             make an axis.
         cluster: A `Cluster`, the name of one, a hardware file or profile; several make an axis.
-        workload: `Train`, `Prefill` or `Decode`.
+        workload: `Train`, `Prefill` or `Decode`; several of one kind, such as contexts and number
+            formats, make an axis.
         network: What joins the nodes of every cluster, by name or file; several make an axis.
         space: Values by axis; an axis that is left out is free.
         constraints: Limits by name.
         objective: What is to be small, see `OBJECTIVES`.
         price_per_gpu_hour: For the objective ``cost``, in any currency: one price, or one for each
             cluster by its name.
-        software: The framework or engine; as for `estimate` if left out.
+        software: The framework or engine, as for `estimate` if left out; several make an axis.
         top: How many of the best to return.
+        distinct: Return the best of each set of degrees only, on each machine and for each of
+            the other axes beside the layout; how many others come near it is counted.
         backend: The library whose arrays the formulas run on.
         engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
         jobs: Processes at a time, or workers of a Ray that is started for the search.
         address: Of a Ray that runs already.
-        out: A Parquet file for all feasible layouts. A search that was stopped continues where it
-            was when it is started again, see `Store`.
+        out: A file for all feasible layouts, .parquet or .csv. A search that was stopped continues
+            where it was when it is started again, see `Store`.
+        overwrite: Replace that file if it is there already.
         progress: Called now and then with the cells done and the cells in all: after each task,
             and every tenth of a second where tasks run in this process. What it raises ends the
             search; what was done stays on disk where `out` is given.
     """
     whole_number("top", top, 1)
     limits = Constraints.of(constraints)
-    limits.check(workload)
     questions = questions_of(
         model,
         cluster,
@@ -97,12 +104,15 @@ def search(
         backend=backend,
     )
     started = time.perf_counter()
-    want = Want(max(top, KEPT), table=out is not None)
+    want = Want(max(top, KEPT), table=out is not None, distinct=distinct)
     run = engine_of(engine, jobs, address)
-    with Store.opened(out, questions, want) as store:
+    with Store.opened(out, questions, want, overwrite=overwrite) as store:
         part, resumed = _ran(questions, want, run, store, progress)
+    best = refined(questions, part.best, want.most, distinct=distinct)
+    part = replace(part, best=best)
     seconds = time.perf_counter() - started
-    return replace(Found.of(questions, part, seconds, top), resumed=resumed)
+    found = Found.of(questions, part, seconds, top, distinct=distinct)
+    return replace(found, resumed=resumed)
 
 
 def _ran(
@@ -129,7 +139,8 @@ def _ran(
 
     def add(task: Task, more: Part) -> None:
         nonlocal part, done
-        part, done = joined((part, more), want.most), done + task.cells
+        whole = joined((part, more), want.most, distinct=want.distinct)
+        part, done = whole, done + task.cells
         tell(done)
 
     for task, more in store.finished(tasks_of(questions)) if store else ():
@@ -150,27 +161,36 @@ def _ran(
 def questions_of(
     model: GivenModel | Sequence[GivenModel],
     cluster: GivenCluster | Sequence[GivenCluster],
-    workload: Workload,
+    workload: Workload | Sequence[Workload],
     *,
     space: Space,
     network: GivenNetwork | Sequence[GivenNetwork] = None,
-    software: GivenSoftware | None = None,
+    software: GivenSoftware | Sequence[GivenSoftware] | None = None,
+    constraints: Constraints | None = None,
     **rest: Any,
 ) -> tuple[Question, ...]:
-    """Return one question for each model on each cluster; on a torus, on each slice of it."""
-    if not isinstance(workload, Workload):
-        raise BadTypeError("workload", workload, "a Workload")
+    """Return one question for each model, software and workload on each cluster, or its slices."""
+    limits = Constraints() if constraints is None else constraints
+    works = _several("workload", workload)
+    for work in works:
+        if not isinstance(work, Workload):
+            raise BadTypeError("workload", work, "a Workload")
+        limits.check(work)
+        if type(work) is not type(works[0]):
+            raise BadTypeError("workload", work, f"a {type(works[0]).__name__}, as the first is")
     clusters = [
         resolve.cluster(each, net)
         for each in _several("cluster", cluster)
         for net in _several("network", network)
     ]
-    runs = software_of(software, workload, clusters)
+    engines = [software_of(each, works[0], clusters) for each in _several("software", software)]
     places = [place for each in clusters for place in _slices(each, space)]
+    models = [resolve.model(each) for each in _several("model", model)]
+    check_questions(len(models) * len(engines) * len(works) * len(places))
     questions: list[Question] = []
     first = 0
-    for each in map(resolve.model, _several("model", model)):
-        work = workload.in_formats_of(each, narrow_cache=runs.narrow_cache)
+    for each, runs, given in product(models, engines, works):
+        work = given.in_formats_of(each, narrow_cache=runs.narrow_cache)
         for where, part in places:
             question = Question(
                 model=each,
@@ -179,6 +199,7 @@ def questions_of(
                 software=runs,
                 space=part.complete(each, where, work, runs),
                 asked=space,
+                constraints=limits,
                 number=len(questions),
                 first_cell=first,
                 **rest,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
 from functools import reduce
 from itertools import combinations, product
+from math import comb, prod
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,12 +24,19 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, Reason, Rule
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
-from shardcost.options import AXES, Option
+from shardcost.options import AXES, OWN_AXES, Option
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 
 Counts = tuple[int, ...]
+MOST_COUNT: Final = 2**20
+"""Of the devices and the batch of a search: none has more than 240 divisors."""
+MOST_QUESTIONS: Final = 1024
+"""Models x machines x engines x workloads of a search."""
+MOST_FAMILIES: Final = 2**18
+MOST_MESHES: Final = 2**21
+"""Of one model on one cluster: all of them are listed."""
 DEGREES: Final = tuple(name for name, each in AXES.items() if each.axis == "degree")
 """Numbers along the grid's first axis."""
 SIZES: Final = tuple(name for name, each in AXES.items() if each.axis == "size")
@@ -72,6 +80,11 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
     ) -> Space:
         """Return the space with every axis filled in."""
         training = isinstance(workload, Train)
+        for name in OWN_AXES:
+            for count in getattr(self, name) or ():
+                bounded(f"axis {name}", count)
+        if isinstance(workload, Train):
+            bounded("global_batch", int(workload.global_batch))
         gpus = self.gpus or (int(cluster.gpus_per_node),)
         degrees = tuple(sorted({each for count in gpus for each in divisors(count)}))
         batch = int(getattr(workload, "global_batch" if training else "batch"))
@@ -99,7 +112,21 @@ class Space(_Axes):  # type: ignore[misc]  # its fields are the axes of the tabl
         if training and self.batch not in {None, (batch,)}:
             raise BadValueError("axis batch", self.batch, "left out in training: micro_batch is it")
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
-        return replace(self, **missing)
+        whole = replace(self, **missing)
+        whole._check_size()
+        return whole
+
+    def _check_size(self) -> None:
+        """Raise for more families or meshes than are worth a list, before there is one."""
+        families = prod(len(getattr(self, name)) for name in CHOICES)
+        if families > MOST_FAMILIES:
+            rule = f"at most {MOST_FAMILIES:,} in a search: give fewer values of some"
+            raise BadValueError("combinations of choices", families, rule)
+        given = prod(len(getattr(self, name)) for name in ("tp", "cp", "pp"))
+        meshes = len(self.ep or ()) * sum(min(given, _ways(gpus)) for gpus in self.gpus or ())
+        if meshes > MOST_MESHES:
+            rule = f"at most {MOST_MESHES:,} in a search: give fewer values of gpus or ep"
+            raise BadValueError("ways to divide the GPUs", meshes, rule)
 
     def families(self) -> list[Family]:
         """Return every combination of choices."""
@@ -175,6 +202,38 @@ class Meshes(NamedTuple):
     def number(self) -> int:
         """How many there are."""
         return len(self.tp)
+
+
+def bounded(name: str, count: int) -> int:
+    """Return a number of devices or sequences if a search may list its divisors."""
+    if count > MOST_COUNT:
+        raise BadValueError(name, count, f"at most {MOST_COUNT:,} in a search")
+    return count
+
+
+def check_questions(count: int) -> None:
+    """Raise for more questions than a search may have."""
+    if count > MOST_QUESTIONS:
+        rule = f"at most {MOST_QUESTIONS:,} in a search: give fewer values of some"
+        raise BadValueError("models x machines x engines x formats x lengths", count, rule)
+
+
+def _ways(number: int) -> int:
+    """Return in how many ways a number can be written as a product of four.
+
+    >>> _ways(8), _ways(720720)
+    (20, 89600)
+    """
+    ways, prime = 1, 2
+    while number > 1:
+        if prime * prime > number:
+            prime = number
+        power = 0
+        while number % prime == 0:
+            number, power = number // prime, power + 1
+        ways *= comb(power + 3, 3)
+        prime += 1
+    return ways
 
 
 def divisors(number: int) -> Counts:

@@ -1,4 +1,4 @@
-"""Results on disk: every feasible layout in one Parquet file, and a search that can be continued.
+"""Results on disk: every feasible layout in one table, and a search that can be continued.
 
 While a search runs, a folder beside its target holds what is done::
 
@@ -9,8 +9,9 @@ While a search runs, a folder beside its target holds what is done::
 
 A task is done when its ``.json`` is there and the checksum holds. Every file appears whole or not
 at all, so a search may be killed at any time; started again, it runs what is missing. At the end
-the parts are joined in the order of their tasks, so that the file is the same however often and
-wherever they ran.
+the parts are joined in the order of their tasks, into Parquet or CSV, so that the file is the same
+however often and wherever they ran. A file that is there already is replaced only if that was
+asked for when the search began.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,8 @@ from shardcost.search.question import Question
 from shardcost.search.table import frame_of
 from shardcost.search.tasks import Answer, Task, Want
 
+PARQUET: Final = ".parquet"
+CSV: Final = ".csv"
 _TABLES: Final = ("best", "front", "beyond", "smallest")
 _COUNTS: Final = ("considered", "feasible")
 _MANIFEST: Final = "request.json"
@@ -49,29 +52,50 @@ _LOCK: Final = "lock"
 class Store:
     """The results of one search on disk."""
 
-    def __init__(self, out: str | Path, questions: tuple[Question, ...], want: Want) -> None:
+    def __init__(
+        self,
+        out: str | Path,
+        questions: tuple[Question, ...],
+        want: Want,
+        *,
+        overwrite: bool = False,
+    ) -> None:
         try:
             import polars  # noqa: F401
         except ImportError:
             raise MissingExtraError("a table of all layouts", "Polars", "table") from None
         self.target = _target(out)
         self.folder = self.target.with_name(self.target.name + ".parts")
-        self._questions, self._want = questions, want
+        self._questions, self._want, self._overwrite = questions, want, overwrite
         self._full: set[int] = set()
         """Tasks that have rows."""
 
     @classmethod
     @contextmanager
     def opened(
-        cls, out: str | Path | None, questions: tuple[Question, ...], want: Want
+        cls,
+        out: str | Path | None,
+        questions: tuple[Question, ...],
+        want: Want,
+        *,
+        overwrite: bool = False,
     ) -> Iterator[Store | None]:
-        """Hold a store for a search, if it has a target: no other search may use the folder."""
+        """Hold a store for a search, if it has a target: no other search may use the folder.
+
+        Args:
+            out: The target.
+            questions: What is asked.
+            want: What is wanted of every task.
+            overwrite: Replace a target that is there already.
+        """
         if out is None:
             yield None
             return
-        store = cls(out, questions, want)
+        store = cls(out, questions, want, overwrite=overwrite)
         with ExitStack() as stack:
             try:
+                if not store.folder.is_dir():
+                    store._check_target({})
                 store.folder.mkdir(exist_ok=True)
                 stack.enter_context(_alone(store.folder))
             except OSError as error:
@@ -101,16 +125,19 @@ class Store:
         """Join all parts into the target, and remove them."""
         import polars as pl
 
-        draft = self.folder / "joined.parquet"
+        draft = self.folder / f"joined{self.target.suffix}"
         parts = [self._paths(number)[0] for number in sorted(self._full)]
+        table = frame_of(self._questions, 0, {}).lazy()
+        if parts:
+            table = pl.scan_parquet(parts, glob=False)
+        # In the order of the tasks, and a few parts in memory at a time.
+        sink = table.sink_csv if self.target.suffix == CSV else table.sink_parquet
         try:
-            if parts:
-                # In the order of the tasks, and a few parts in memory at a time.
-                pl.scan_parquet(parts, glob=False).sink_parquet(draft, maintain_order=True)
-            else:
-                frame_of(self._questions, 0, {}).write_parquet(draft)
+            sink(draft, maintain_order=True)
             draft.replace(self.target)
-        except OSError as error:
+        except (OSError, pl.exceptions.PolarsError) as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)  # it would take the room that the next try needs
             raise _unwritable(self.target, error) from None
         for part in self.folder.glob("task-*"):  # what says whose they are goes last
             part.unlink()
@@ -121,20 +148,33 @@ class Store:
         manifest = self.folder / _MANIFEST
         request = request_of(self._questions, self._want)
         name = fingerprint(request)
-        if any(self.folder.glob("task-*")):
-            kept = _json(manifest)
-            if kept.get("fingerprint") != name:
-                what = ", ".join(differences(request, kept.get("request")))
-                raise BadValueError(
-                    "out",
-                    str(self.target),
-                    f"another file, or {self.folder} removed first: it holds parts of another "
-                    f"search (different: {what})",
-                )
+        kept = _json(manifest)
+        own = kept.get("fingerprint") == name
+        if not own and any(self.folder.glob("task-*")):
+            what = ", ".join(differences(request, kept.get("request")))
+            raise BadValueError(
+                "out",
+                str(self.target),
+                f"another file, or {self.folder} removed first: it holds parts of another "
+                f"search (different: {what})",
+            )
+        self._check_target(kept if own else {})
         for draft in self.folder.glob(".*.tmp"):
             draft.unlink()
-        content = {"fingerprint": name, "request": request}
+        content = {"fingerprint": name, "overwrite": self._overwrite, "request": request}
         write_whole(manifest, json.dumps(content, indent=1))
+
+    def _check_target(self, kept: Mapping[str, Any]) -> None:
+        """Raise if the target is there and is not to be replaced, by what was said now or before.
+
+        Args:
+            kept: What an earlier run of the same search has left behind.
+        """
+        self._overwrite = self._overwrite or bool(kept.get("overwrite"))
+        if self.target.exists() and not self._overwrite:
+            raise BadValueError(
+                "out", str(self.target), "a new file, unless --overwrite (overwrite=True) is given"
+            )
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         name = f"task-{number:06d}"
@@ -192,8 +232,8 @@ def _target(out: str | Path) -> Path:
     if not isinstance(out, str | Path):
         raise BadTypeError("out", out, "the name of a file")
     path = Path(out)
-    if path.suffix != ".parquet":
-        raise BadValueError("out", str(out), "a file name that ends in .parquet")
+    if path.suffix not in {PARQUET, CSV}:
+        raise BadValueError("out", str(out), f"a file name that ends in {PARQUET} or {CSV}")
     if path.is_dir():
         raise FormatError(str(path), "cannot be written: it is a folder")
     if not path.parent.is_dir():
@@ -231,5 +271,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _unwritable(path: Path, error: OSError) -> FormatError:
-    return FormatError(str(path), f"cannot be written: {error.strerror or error}")
+def _unwritable(path: Path, error: Exception) -> FormatError:
+    said = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+    return FormatError(str(path), f"cannot be written: {said}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.search.objectives import Figures
 from shardcost.search.parts import Columns
 from shardcost.search.question import Question
@@ -35,7 +36,7 @@ def schema_of(questions: tuple[Question, ...]) -> Schema:
         name: pl.Enum(list(dict.fromkeys(word for word in words if word is not None)))
         for name, words in _nouns(questions)
     }
-    found |= {name: pl.Int64() for name in (*DEGREES, *SIZES)}
+    found |= {name: pl.Int64() for name in (*_lengths(questions), *DEGREES, *SIZES)}
     for name in CHOICES:
         values = dict.fromkeys(value for each in questions for value in getattr(each.space, name))
         found[name] = _kind(list(values))
@@ -70,6 +71,7 @@ def frame_of(questions: tuple[Question, ...], number: int, columns: Columns) -> 
     nouns = [
         pl.lit(words[number], dtype=schema[name]).alias(name) for name, words in _nouns(questions)
     ]
+    nouns += [pl.lit(question.own[name]).alias(name) for name in _lengths(questions)]
     return frame.hstack(choices).with_columns(nouns).select(list(schema)).cast(pl.Schema(schema))
 
 
@@ -88,7 +90,20 @@ def _nouns(questions: tuple[Question, ...]) -> Iterator[tuple[str, list[str | No
     yield "model", [each.model.name for each in questions]
     yield "cluster", [each.name for each in clusters]
     yield "network", [each.network.name if each.network else None for each in clusters]
-    yield "software", [each.software.name for each in questions]
+    for name in (SOFTWARE.name, *_workload_axes(questions, "word")):
+        yield name, [each.own[name] for each in questions]
+
+
+def _lengths(questions: tuple[Question, ...]) -> list[str]:
+    """Return the columns of tokens in a sequence."""
+    return _workload_axes(questions, "whole")
+
+
+def _workload_axes(questions: tuple[Question, ...], kind: str) -> list[str]:
+    """Return what workloads may differ in, of one kind of option."""
+    own = questions[0].own
+    rows = (option for option in QUESTIONS if option is not SOFTWARE and option.kind == kind)
+    return [option.name for option in rows if option.name in own]
 
 
 def _kind(values: list[Any]) -> pl.DataType:

@@ -41,6 +41,8 @@ class Want(NamedTuple):
     """Best cells to keep."""
     table: bool
     """All feasible cells too."""
+    distinct: bool = False
+    """Of the best cells, one for each set of degrees, with its variants."""
 
 
 def tasks_of(questions: Sequence[Question], most_cells: int = TASK_CELLS) -> Iterator[Task]:
@@ -87,8 +89,9 @@ def answer_of(question: Question, task: Task, want: Want, tick: Tick | None = No
     parts: list[Part] = []
     done = 0
     for block in task.blocks:
-        parts.append(evaluator.part(block, want.most, table=want.table))
+        parts.append(evaluator.part(block, want.most, table=want.table, distinct=want.distinct))
         done += question.cells_in(block)
         if tick is not None:
             tick(done)
-    return replace(joined(parts, want.most), table=stacked(part.table for part in parts))
+    whole = joined(parts, want.most, distinct=want.distinct)
+    return replace(whole, table=stacked(part.table for part in parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.collectives.library_time import CollectiveTime
@@ -48,6 +49,7 @@ from shardcost.workload import Train
 
 if TYPE_CHECKING:
     from shardcost.load.requests import Requests
+    from shardcost.search.question import Question
 
 Fields = dict[str, Any]
 
@@ -332,32 +334,28 @@ def ratio(given: Fields) -> Any:
 
 
 def plan_check(given: Fields) -> Any:
-    """Return how many layouts a search would look at, if it is in good order and not too many."""
+    """Return how many layouts a search would look at, if it is in good order."""
+    _top(given)
+    target_of(given)
+    questions = _questions(search_arguments(given, Pasted(given)))
+    return {"cells": sum(int(question.cells) for question in questions)}
+
+
+def _questions(arguments: Fields) -> tuple[Question, ...]:
+    """Return what a search is made of."""
     from shardcost.search.objectives import Objective
     from shardcost.search.run import questions_of
     from shardcost.search.space import Space
 
-    arguments = search_arguments(given, Pasted(given))
-    target_of(given)
-    _top(given)
-    space = Space.of(arguments["space"])
-    for option, counts in {"--gpus": space.gpus, "--batch": space.batch}.items():
-        if counts and max(counts) > limits.MOST_SEARCHED:
-            raise BadValueError(option, max(counts), f"at most {limits.MOST_SEARCHED} on the page")
-    questions = questions_of(
+    return questions_of(
         arguments["model"],
         arguments["cluster"],
         arguments["workload"],
-        space=space,
+        space=Space.of(arguments["space"]),
         constraints=arguments["constraints"],
         objective=Objective.of(arguments["objective"], arguments["price_per_gpu_hour"]),
         software=arguments["software"],
     )
-    cells = sum(int(question.cells) for question in questions)
-    if cells > limits.MOST_CELLS:
-        rule = f"at most {limits.MOST_CELLS:,} on the page: fix an axis, or ask `shardcost plan`"
-        raise BadValueError("the number of layouts", cells, rule)
-    return {"cells": cells}
 
 
 def _top(given: Fields) -> int:
@@ -376,7 +374,15 @@ def plan(given: Fields, progress: Callable[[int, int], None]) -> Any:
 
     wanted = _top(given)
     arguments = search_arguments(given, Pasted(given))
-    result = search(**arguments, top=max(wanted, PRICED), progress=progress)
+    distinct = bool(given.get("distinct"))
+    ends = monotonic() + limits.SEARCH_S
+
+    def timed(done: int, cells: int) -> None:
+        if monotonic() > ends and done < cells:
+            raise UsageError(_stopped(arguments, done, cells))
+        progress(done, cells)
+
+    result = search(**arguments, top=max(wanted, PRICED), distinct=distinct, progress=timed)
     caveats = _caveats(given, arguments["model"][0])
     price, target = arguments["price_per_gpu_hour"], target_of(given)
     answer = Plan.of(result, top=wanted, price=price, caveats=caveats, target=target)
@@ -386,6 +392,17 @@ def plan(given: Fields, progress: Callable[[int, int], None]) -> Any:
         first, *rest = failure_as_text(answer).splitlines()
         data |= {"detail": first.rstrip(":"), "reasons": [line.strip() for line in rest]}
     return data
+
+
+def _stopped(arguments: Fields, done: int, cells: int) -> str:
+    """Return that a search has run out of time, and what makes it smaller."""
+    largest = max(_questions(arguments), key=lambda question: int(question.cells))
+    axis, times = largest.widest_axis()
+    return (
+        f"the search was stopped after {limits.SEARCH_S:g} s, {done:,} of {cells:,} layouts done:"
+        f" fix {axis}, of which one value leaves 1 in {times:.3g} layouts, or run it with"
+        " `shardcost plan`"
+    )
 
 
 def trace(given: Fields) -> Document:

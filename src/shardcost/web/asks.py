@@ -73,7 +73,9 @@ def _with(rows: Iterable[Option], *, search: bool = False) -> Callable[[type[A]]
     def extended(body: type[A]) -> type[A]:
         added: dict[str, Any] = {}
         for option in rows:
-            listed = search and bool(option.several) and option.kind == "whole"
+            listed = search and (
+                option.axis == "question" or (option.several and option.kind == "whole")
+            )
             many = listed or (search and option.kind in _SEVERAL)
             text = option.described(names_of(option)) + (option.several if listed else "")
             kind = OneOrMany if many else _TYPES.get(option.kind, Word)
@@ -175,7 +177,7 @@ class ScheduleAsk(_Place):
     nodes: Whole = Field(None, description="nodes that share the ranks evenly")
 
 
-@_with((*MACHINE, *WORKLOAD, *SEARCH, *RUN), search=True)
+@_with((*MACHINE, *WORKLOAD, *SEARCH, *RUN, options.DISTINCT), search=True)
 class PlanAsk(_Run):
     """A search over layouts: the options of `shardcost plan`."""
 

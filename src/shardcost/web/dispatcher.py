@@ -156,7 +156,8 @@ class Jobs:
             job.state = "running"
             head = {"task": "plan", "fields": fields}
             try:
-                reply = await self.pool.run(head, within_s=limits.SEARCH_S, progress=job.progress)
+                within_s = limits.SEARCH_S + limits.REVIEW_S
+                reply = await self.pool.run(head, within_s=within_s, progress=job.progress)
             except (BusyError, LateError) as error:
                 job.end("failed", {"detail": str(error) or "too many searches at a time"})
                 return

@@ -23,16 +23,12 @@ MOST_VALUES: Final = 64
 """In one list."""
 MOST_COUNT: Final = 10**9
 """Of any whole number in a request."""
-MOST_SEARCHED: Final = 2**20
-"""Of the GPUs and the batch of a search: it lists their divisors."""
 MOST_BYTES: Final = 2**53
 """Of a size: beyond it a browser has no whole numbers."""
 MOST_NUMBER: Final = 1e12
 """Of any other number."""
 MOST_CHARACTERS: Final = 200
 """Of a name or a word."""
-MOST_CELLS: Final = 20_000_000
-"""Layouts of one search."""
 MOST_PASSES: Final = 100_000
 """Passes of micro-batches through stages in a step that is drawn, of which a part is shown."""
 MOST_WRITTEN_PASSES: Final = 10_000
@@ -65,7 +61,9 @@ FILE_S: Final = 20.0
 CALIBRATE_S: Final = 12.0
 """Of that, time to fit constants; a file that takes longer is only explained."""
 SEARCH_S: Final = 120.0
-"""Time of one search."""
+"""Time of one search …"""
+REVIEW_S: Final = 20.0
+"""… and of what follows it: the estimates of the best, or what to relax where there is none."""
 MEMORY_BYTES: Final = 2 * 2**30
 """Memory of one worker."""
 RETIRE_BYTES: Final = 2**30

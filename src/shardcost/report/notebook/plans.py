@@ -60,7 +60,7 @@ def _screen(plan: Plan) -> Markup:
     if not plan.best:
         failure = element("pre", text.failure_as_text(plan), style="white-space:pre-wrap")
         return html.screen(text.title(plan.found), "", failure)
-    columns = list(text.columns_of(plan))
+    columns = list(text.columns_of(plan, plan.best))
     unit = plan.best[0].question.objective.aim.unit
     heads = ["", *(column.head for column in columns), "choices", unit, ""]
     worst = max(each.score for each in plan.best)
