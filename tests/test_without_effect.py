@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from running import run_error, run_json, run_text
 
-from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estimate, search
+from shardcost import Cluster, Decode, Layout, Model, Train, catalog, estimate, search
 from shardcost.errors import BadValueError, InfeasibleError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
@@ -28,8 +28,11 @@ TRAINED = Train(global_batch=8, sequence_length=4096)
         ((*DECODE, "--zero", "3"), "--zero is for --train, not --decode"),
         ((*DECODE, "--recompute", "full"), "--recompute is for --train, not --decode"),
         ((*DECODE, "--micro-batch", "2"), "--micro-batch is for --train, not --decode"),
-        ((*TRAIN, "--software", "vllm"), "software must be one that trains, such as megatron_core"),
-        ((*DECODE, "--software", "torchtitan"), "software must be one that serves"),
+        (
+            (*TRAIN, "--software", "vllm"),
+            "--software must be one that trains, such as megatron_core",
+        ),
+        ((*DECODE, "--software", "torchtitan"), "--software must be one that serves"),
     ],
 )
 def test_the_command_refuses_what_changes_nothing(
@@ -38,13 +41,19 @@ def test_the_command_refuses_what_changes_nothing(
     assert said in run_error(capsys, *words)
 
 
-def test_python_refuses_it_for_the_same_reason() -> None:
+def test_python_refuses_experts_that_are_not_and_warns_of_the_rest() -> None:
     with pytest.raises(InfeasibleError, match="ep is for experts") as error:
         estimate("llama3-8b", "h100_sxm", Layout(tp=4, ep=4), DECODED)
     assert error.value.reason.code == "model_without_experts"
-    with pytest.raises(InfeasibleError, match="zero is for training") as error:
-        estimate("llama3-8b", "h100_sxm", Layout(dp=8, zero=3), DECODED)
-    assert error.value.reason.code == "option_of_training"
+    for layout, work, text in (
+        (Layout(dp=8, zero=3), DECODED, "zero is for training, which this is not: without effect"),
+        (Layout(imbalance=1.5), DECODED, "imbalance is for experts, which the model lacks: "),
+    ):
+        result = estimate("llama3-8b", "h100_sxm", layout, work)
+        assert result.caveats[0].reason is CaveatReason.WITHOUT_EFFECT
+        assert result.warnings[0].startswith(text)
+    served = estimate("llama3-8b", "h100_sxm", Layout(), TRAINED, software="vllm")
+    assert "vllm does not train; megatron_core does" in served.warnings
     assert first_reason(Model.named("mixtral-8x7b"), Layout(ep=4, tp=4), DECODED) is None
     assert first_reason(Model.named("llama3-8b"), Layout(dp=8, zero=3), TRAINED) is None
     trained = [option for option in LAYOUT if option.applies_to == ("train",)]
@@ -57,8 +66,8 @@ def test_a_search_counts_it_as_a_reason(capsys: pytest.CaptureFixture[str]) -> N
     assert {"model_without_experts"} == {reason.code for reason in found.rejected}
     assert all(each.layout.ep == 1 for each in found.best)
     words = "plan llama3-8b --on h100_sxm --gpus 8 --decode --batch 8 --context-tokens 4096".split()
-    assert cli.main([*words, "--fix", "zero=3"]) == 3
-    assert "zero is for training" in capsys.readouterr().err
+    said = run_error(capsys, *words, "--fix", "zero=3")
+    assert "--fix zero is for --train, not --decode" in said
     assert "one that serves" in run_error(capsys, *words, "--software", "megatron_core")
 
 

@@ -40,13 +40,14 @@ LAYER_PLACES: Final = (0, 1, 2, 3)
 """Virtual stages share the layers evenly, where embedding, head and a module that predicts further
 tokens (DeepSeek-V3's, 61 layers on 16 or 32 virtual stages) may each take the place of a layer."""
 
-_OF_EXPERTS: Final = tuple(
-    options.ESTIMATE[name]
-    for name in (
-        "ep", "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance",
-    )
-)  # fmt: skip
-"""Fields of a layout that mean nothing to a model without experts."""
+_PLACES_OF_EXPERTS: Final = tuple(
+    options.ESTIMATE[name] for name in ("ep", "etp", "redundant_experts")
+)
+"""Fields of a layout that say where experts are."""
+_TRAFFIC_OF_EXPERTS: Final = tuple(
+    options.ESTIMATE[name] for name in ("routing", "dispatch", "expert_overlap", "imbalance")
+)
+"""Fields of a layout that say how tokens get to experts."""
 _OF_TRAINING: Final = tuple(each for each in options.LAYOUT if each.applies_to == ("train",))
 """Fields of a layout that mean nothing in serving."""
 WITHOUT_EXPERTS: Final = Rule("model_without_experts", "{} is for experts, which the model lacks")
@@ -157,9 +158,7 @@ def broken_rules(
         yield NEEDS_NETWORK, (gpus,), layout.devices > gpus
     yield from layout.broken_rules()
     if not model.most_experts:
-        yield from _without_effect(layout, _OF_EXPERTS, WITHOUT_EXPERTS)
-    if not isinstance(workload, Train):
-        yield from _without_effect(layout, _OF_TRAINING, NOT_TRAINED)
+        yield from _set_in_vain(layout, _PLACES_OF_EXPERTS, WITHOUT_EXPERTS)
     for block in model.blocks:
         if layout.scheme == "1d":
             for mixer in block.mixers:
@@ -183,8 +182,21 @@ def broken_rules(
         yield UNEVEN_STAGES, (layers,), uneven
 
 
-def _without_effect(layout: Layout, fields: Iterable[Option], rule: Rule) -> Iterator[Broken]:
-    """Yield a rule for each field that is set and would change nothing."""
+def without_effect(model: Model, layout: Layout, workload: Workload) -> list[Reason]:
+    """Return what is set in one layout and changes nothing: it can be priced, but is a mistake.
+
+    Commands and the page refuse it; an estimate in Python has a caveat.
+    """
+    broken: list[Broken] = []
+    if not model.most_experts:
+        broken += _set_in_vain(layout, _TRAFFIC_OF_EXPERTS, WITHOUT_EXPERTS)
+    if not isinstance(workload, Train):
+        broken += _set_in_vain(layout, _OF_TRAINING, NOT_TRAINED)
+    return [rule.reason(*values) for rule, values, where in broken if not is_array(where)]
+
+
+def _set_in_vain(layout: Layout, fields: Iterable[Option], rule: Rule) -> Iterator[Broken]:
+    """Yield a rule for each field that has another value than its default."""
     for option in fields:
         value = getattr(layout, option.name)
         if is_array(value) or value != option.default:
