@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from running import run_error, run_json, run_text
 
-from shardcost import Cluster, Decode, Layout, Model, Train, catalog, estimate, search
-from shardcost.errors import BadValueError, InfeasibleError
+from shardcost import Cluster, Decode, Layout, Model, Train, catalog, estimate
+from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
 from shardcost.options import LAYOUT, PHASES, default_software
-from shardcost.program.feasibility import first_reason
+from shardcost.program.feasibility import without_effect
 from shardcost.software import Software
 
 DECODE = "estimate llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
@@ -41,34 +41,31 @@ def test_the_command_refuses_what_changes_nothing(
     assert said in run_error(capsys, *words)
 
 
-def test_python_refuses_experts_that_are_not_and_warns_of_the_rest() -> None:
-    with pytest.raises(InfeasibleError, match="ep is for experts") as error:
-        estimate("llama3-8b", "h100_sxm", Layout(tp=4, ep=4), DECODED)
-    assert error.value.reason.code == "model_without_experts"
-    for layout, work, text in (
-        (Layout(dp=8, zero=3), DECODED, "zero is for training, which this is not: without effect"),
-        (Layout(imbalance=1.5), DECODED, "imbalance is for experts, which the model lacks: "),
+def test_python_warns_of_it_for_the_same_reason() -> None:
+    for layout, text in (
+        (Layout(tp=4, ep=4), "ep is for experts, which the model lacks: without effect"),
+        (Layout(imbalance=1.5), "imbalance is for experts, which the model lacks: "),
+        (Layout(dp=8, zero=3), "zero is for training, which this is not: without effect"),
     ):
-        result = estimate("llama3-8b", "h100_sxm", layout, work)
+        result = estimate("llama3-8b", "h100_sxm", layout, DECODED)
         assert result.caveats[0].reason is CaveatReason.WITHOUT_EFFECT
         assert result.warnings[0].startswith(text)
     served = estimate("llama3-8b", "h100_sxm", Layout(), TRAINED, software="vllm")
     assert "vllm does not train; megatron_core does" in served.warnings
-    assert first_reason(Model.named("mixtral-8x7b"), Layout(ep=4, tp=4), DECODED) is None
-    assert first_reason(Model.named("llama3-8b"), Layout(dp=8, zero=3), TRAINED) is None
+    assert not without_effect(Model.named("mixtral-8x7b"), Layout(ep=4, tp=4), DECODED)
+    assert not without_effect(Model.named("llama3-8b"), Layout(dp=8, zero=3), TRAINED)
     trained = [option for option in LAYOUT if option.applies_to == ("train",)]
     assert {"zero", "recompute", "micro_batch", "schedule"} <= {each.name for each in trained}
 
 
-def test_a_search_counts_it_as_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    space = {"gpus": 8, "ep": (1, 2), "tp": (2, 4)}
-    found = search("llama3-8b", "h100_sxm", DECODED, space=space)
-    assert {"model_without_experts"} == {reason.code for reason in found.rejected}
-    assert all(each.layout.ep == 1 for each in found.best)
+def test_a_search_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = "plan llama3-8b --on h100_sxm --gpus 8 --decode --batch 8 --context-tokens 4096".split()
     said = run_error(capsys, *words, "--fix", "zero=3")
     assert "--fix zero is for --train, not --decode" in said
+    said = run_error(capsys, *words, "--fix", "ep=2")
+    assert "--fix ep is for experts, which the model lacks" in said
     assert "one that serves" in run_error(capsys, *words, "--software", "megatron_core")
+    assert run_json(capsys, *words, "--fix", "ep=1")["feasible"]
 
 
 def test_defaults_may_be_written_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,12 @@ are arrays: then where it is broken is a mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
 
 from shardcost import options
 from shardcost.arrays import largest, smallest
-from shardcost.checks import is_array
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import InfeasibleError, Reason, Rule
 from shardcost.layout import VIRTUAL_STAGES_NEED_PP, Layout
@@ -40,14 +40,13 @@ LAYER_PLACES: Final = (0, 1, 2, 3)
 """Virtual stages share the layers evenly, where embedding, head and a module that predicts further
 tokens (DeepSeek-V3's, 61 layers on 16 or 32 virtual stages) may each take the place of a layer."""
 
-_PLACES_OF_EXPERTS: Final = tuple(
-    options.ESTIMATE[name] for name in ("ep", "etp", "redundant_experts")
-)
-"""Fields of a layout that say where experts are."""
-_TRAFFIC_OF_EXPERTS: Final = tuple(
-    options.ESTIMATE[name] for name in ("routing", "dispatch", "expert_overlap", "imbalance")
-)
-"""Fields of a layout that say how tokens get to experts."""
+OF_EXPERTS: Final = tuple(
+    options.ESTIMATE[name]
+    for name in (
+        "ep", "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance",
+    )
+)  # fmt: skip
+"""Fields of a layout that mean nothing to a model without experts."""
 _OF_TRAINING: Final = tuple(each for each in options.LAYOUT if each.applies_to == ("train",))
 """Fields of a layout that mean nothing in serving."""
 WITHOUT_EXPERTS: Final = Rule("model_without_experts", "{} is for experts, which the model lacks")
@@ -157,8 +156,6 @@ def broken_rules(
         gpus = cluster.tiers[-1].gpus
         yield NEEDS_NETWORK, (gpus,), layout.devices > gpus
     yield from layout.broken_rules()
-    if not model.most_experts:
-        yield from _set_in_vain(layout, _PLACES_OF_EXPERTS, WITHOUT_EXPERTS)
     for block in model.blocks:
         if layout.scheme == "1d":
             for mixer in block.mixers:
@@ -187,20 +184,17 @@ def without_effect(model: Model, layout: Layout, workload: Workload) -> list[Rea
 
     Commands and the page refuse it; an estimate in Python has a caveat.
     """
-    broken: list[Broken] = []
+    rules: list[tuple[Rule, tuple[Option, ...]]] = []
     if not model.most_experts:
-        broken += _set_in_vain(layout, _TRAFFIC_OF_EXPERTS, WITHOUT_EXPERTS)
+        rules.append((WITHOUT_EXPERTS, OF_EXPERTS))
     if not isinstance(workload, Train):
-        broken += _set_in_vain(layout, _OF_TRAINING, NOT_TRAINED)
-    return [rule.reason(*values) for rule, values, where in broken if not is_array(where)]
-
-
-def _set_in_vain(layout: Layout, fields: Iterable[Option], rule: Rule) -> Iterator[Broken]:
-    """Yield a rule for each field that has another value than its default."""
-    for option in fields:
-        value = getattr(layout, option.name)
-        if is_array(value) or value != option.default:
-            yield rule, (option.name,), value != option.default
+        rules.append((NOT_TRAINED, _OF_TRAINING))
+    return [
+        rule.reason(option.name)
+        for rule, fields in rules
+        for option in fields
+        if anywhere(getattr(layout, option.name) != option.default)
+    ]
 
 
 def _attention_rules(part: Any, layout: Layout) -> Iterator[Broken]:

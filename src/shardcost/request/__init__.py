@@ -322,7 +322,7 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
         "model": models,
         "cluster": clusters,
         "workload": workload,
-        "space": _space(given, software),
+        "space": _space(given, software, models),
         "constraints": _constraints(given, workload),
         "objective": _objective(given, price),
         "price_per_gpu_hour": price,
@@ -358,8 +358,11 @@ def _first_workload(given: Given) -> Workload:
     return workload_of({**given, "batch": batches[0]})
 
 
-def _space(given: Given, software: Software) -> dict[str, Any]:
+def _space(given: Given, software: Software, models: Sequence[Model]) -> dict[str, Any]:
     """Return the values of every axis that is given."""
+    from shardcost.program.feasibility import OF_EXPERTS, WITHOUT_EXPERTS
+
+    in_vain = () if any(model.most_experts for model in models) else OF_EXPERTS
     space: dict[str, Any] = {}
     for name in options.OWN_AXES:
         if given.get(name) is not None and not (name == "batch" and given["phase"] == "train"):
@@ -379,6 +382,8 @@ def _space(given: Given, software: Software) -> dict[str, Any]:
         space[axis] = (
             _every(option, software) if every else option.read_several(chosen, f"--fix {axis}")
         )
+        if option in in_vain and space[axis] not in (None, [option.default]):
+            raise UsageError(f"--fix {WITHOUT_EXPERTS.reason(axis)}")
     return space
 
 
