@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from running import run_error, run_json, run_text
 
-from shardcost import Cluster, Decode, Layout, Model, Train, catalog, estimate
+from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estimate
 from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
@@ -66,6 +69,21 @@ def test_a_search_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--fix ep is for experts, which the model lacks" in said
     assert "one that serves" in run_error(capsys, *words, "--software", "megatron_core")
     assert run_json(capsys, *words, "--fix", "ep=1")["feasible"]
+
+
+def test_figures_that_are_set_count_in_every_command(
+    capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
+) -> None:
+    log = str(repository / "docs" / "examples" / "all_reduce-8.txt")
+    healthy = json.dumps(run_json(capsys, "check", log, "--on", "h100_sxm"))
+    assert cli.main(["check", log, "--on", "h100_sxm", "--set", "link=4TB/s", "--json"]) in {0, 1}
+    assert json.loads(capsys.readouterr().out) != json.loads(healthy)
+    assert "--set needs --on" in run_error(capsys, "check", log, "--set", "link=4TB/s")
+    said = run_error(capsys, "check", log, "--on", "h100_sxm", "--software", "vllm")
+    assert "--software is for traces" in said
+    words = f"collective all_reduce --gpus 8 --on h100_sxm --tuner {tmp_path}/rules.csv".split()
+    plain = run_json(capsys, *words)
+    assert run_json(capsys, *words, "--set", "link=90GB/s") != plain
 
 
 def test_defaults_may_be_written_out(capsys: pytest.CaptureFixture[str]) -> None:
