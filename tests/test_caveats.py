@@ -49,7 +49,11 @@ def test_the_largest_share_comes_first_after_what_does_not_fit() -> None:
 def test_every_reason_occurs() -> None:
     beyond = Decode(batch=1, context_tokens=10**6)
     found = {
-        *reasons(estimate("llama3-70b", "h100_sxm", Layout(tp=8), beyond)),
+        *reasons(
+            estimate(
+                "llama3-70b", "h100_sxm", Layout(tp=8, zero=1), beyond, software="megatron_core"
+            )
+        ),
         *reasons(estimate("llama3-70b", "a100_sxm", Layout(), TRAINED)),
         *reasons(estimate("deepseek-v3", "a100_sxm", Layout(tp=8), DECODED)),
         *reasons(estimate("llama3-8b", "mi355x", Layout(tp=8), TRAINED, software="hai_llm")),

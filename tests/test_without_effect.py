@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from running import run_error, run_json, run_text
 
-from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estimate, search
-from shardcost.errors import BadValueError, InfeasibleError
+from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estimate
+from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
 from shardcost.options import LAYOUT, PHASES, default_software
-from shardcost.program.feasibility import first_reason
+from shardcost.program.feasibility import without_effect
 from shardcost.software import Software
 
 DECODE = "estimate llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
@@ -28,8 +31,11 @@ TRAINED = Train(global_batch=8, sequence_length=4096)
         ((*DECODE, "--zero", "3"), "--zero is for --train, not --decode"),
         ((*DECODE, "--recompute", "full"), "--recompute is for --train, not --decode"),
         ((*DECODE, "--micro-batch", "2"), "--micro-batch is for --train, not --decode"),
-        ((*TRAIN, "--software", "vllm"), "software must be one that trains, such as megatron_core"),
-        ((*DECODE, "--software", "torchtitan"), "software must be one that serves"),
+        (
+            (*TRAIN, "--software", "vllm"),
+            "--software must be one that trains, such as megatron_core",
+        ),
+        ((*DECODE, "--software", "torchtitan"), "--software must be one that serves"),
     ],
 )
 def test_the_command_refuses_what_changes_nothing(
@@ -38,28 +44,46 @@ def test_the_command_refuses_what_changes_nothing(
     assert said in run_error(capsys, *words)
 
 
-def test_python_refuses_it_for_the_same_reason() -> None:
-    with pytest.raises(InfeasibleError, match="ep is for experts") as error:
-        estimate("llama3-8b", "h100_sxm", Layout(tp=4, ep=4), DECODED)
-    assert error.value.reason.code == "model_without_experts"
-    with pytest.raises(InfeasibleError, match="zero is for training") as error:
-        estimate("llama3-8b", "h100_sxm", Layout(dp=8, zero=3), DECODED)
-    assert error.value.reason.code == "option_of_training"
-    assert first_reason(Model.named("mixtral-8x7b"), Layout(ep=4, tp=4), DECODED) is None
-    assert first_reason(Model.named("llama3-8b"), Layout(dp=8, zero=3), TRAINED) is None
+def test_python_warns_of_it_for_the_same_reason() -> None:
+    for layout, text in (
+        (Layout(tp=4, ep=4), "ep is for experts, which the model lacks: without effect"),
+        (Layout(imbalance=1.5), "imbalance is for experts, which the model lacks: "),
+        (Layout(dp=8, zero=3), "zero is for training, which this is not: without effect"),
+    ):
+        result = estimate("llama3-8b", "h100_sxm", layout, DECODED)
+        assert result.caveats[0].reason is CaveatReason.WITHOUT_EFFECT
+        assert result.warnings[0].startswith(text)
+    served = estimate("llama3-8b", "h100_sxm", Layout(), TRAINED, software="vllm")
+    assert "vllm does not train; megatron_core does" in served.warnings
+    assert not without_effect(Model.named("mixtral-8x7b"), Layout(ep=4, tp=4), DECODED)
+    assert not without_effect(Model.named("llama3-8b"), Layout(dp=8, zero=3), TRAINED)
     trained = [option for option in LAYOUT if option.applies_to == ("train",)]
     assert {"zero", "recompute", "micro_batch", "schedule"} <= {each.name for each in trained}
 
 
-def test_a_search_counts_it_as_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    space = {"gpus": 8, "ep": (1, 2), "tp": (2, 4)}
-    found = search("llama3-8b", "h100_sxm", DECODED, space=space)
-    assert {"model_without_experts"} == {reason.code for reason in found.rejected}
-    assert all(each.layout.ep == 1 for each in found.best)
+def test_a_search_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = "plan llama3-8b --on h100_sxm --gpus 8 --decode --batch 8 --context-tokens 4096".split()
-    assert cli.main([*words, "--fix", "zero=3"]) == 3
-    assert "zero is for training" in capsys.readouterr().err
+    said = run_error(capsys, *words, "--fix", "zero=3")
+    assert "--fix zero is for --train, not --decode" in said
+    said = run_error(capsys, *words, "--fix", "ep=2")
+    assert "--fix ep is for experts, which the model lacks" in said
     assert "one that serves" in run_error(capsys, *words, "--software", "megatron_core")
+    assert run_json(capsys, *words, "--fix", "ep=1")["feasible"]
+
+
+def test_figures_that_are_set_count_in_every_command(
+    capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
+) -> None:
+    log = str(repository / "docs" / "examples" / "all_reduce-8.txt")
+    healthy = json.dumps(run_json(capsys, "check", log, "--on", "h100_sxm"))
+    assert cli.main(["check", log, "--on", "h100_sxm", "--set", "link=4TB/s", "--json"]) in {0, 1}
+    assert json.loads(capsys.readouterr().out) != json.loads(healthy)
+    assert "--set needs --on" in run_error(capsys, "check", log, "--set", "link=4TB/s")
+    said = run_error(capsys, "check", log, "--on", "h100_sxm", "--software", "vllm")
+    assert "--software is for traces" in said
+    words = f"collective all_reduce --gpus 8 --on h100_sxm --tuner {tmp_path}/rules.csv".split()
+    plain = run_json(capsys, *words)
+    assert run_json(capsys, *words, "--set", "link=90GB/s") != plain
 
 
 def test_defaults_may_be_written_out(capsys: pytest.CaptureFixture[str]) -> None:

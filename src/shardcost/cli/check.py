@@ -11,6 +11,7 @@ from shardcost import options as table
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import FormatError, UsageError
+from shardcost.request import cluster_of
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
@@ -63,7 +64,9 @@ def run(given: Namespace) -> int:
     from shardcost.inspect.verdict import FINE, UNKNOWN
     from shardcost.report.check import as_data, as_text
 
-    cluster = options.cluster(given.on, given.network) if given.on else None
+    if given.on is None and given.set is not None:
+        raise UsageError("--set needs --on CLUSTER, whose figures it changes")
+    cluster = cluster_of(vars(given), options.OnDisk()) if given.on else None
     gpus = values.count("--gpus", given.gpus)
     readings = [read_file(Path(file)) for file in given.files]
     for reading in readings:
@@ -107,7 +110,8 @@ def _judged(each: Inspected, estimate: Estimate | None) -> Inspected:
 
 def _estimate(given: Namespace, has_traces: bool) -> Estimate | None:  # noqa: FBT001
     """Return the cost of the layout that a trace is of; None where no option says so."""
-    named = [row.flag for row in _LAYOUT_OF_TRACE if getattr(given, row.name) is not None]
+    described = (*_LAYOUT_OF_TRACE, table.SOFTWARE)
+    named = [row.flag for row in described if getattr(given, row.name) is not None]
     wanted = ["--model"] * (given.model is not None) + [f"--{given.phase}"] * bool(given.phase)
     wanted += named
     if not wanted:

@@ -10,7 +10,13 @@ from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import COLLECTIVE, EXCHANGE, FORCED, NETWORK, ON, SET, SIZE, SWEEP
-from shardcost.request import collective_name, collective_of, dispatch_of, exchange_phase
+from shardcost.request import (
+    cluster_of,
+    collective_name,
+    collective_of,
+    dispatch_of,
+    exchange_phase,
+)
 
 _EXAMPLES: Final = """\
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100
@@ -141,7 +147,7 @@ def _write_tuner_file(given: Namespace) -> int:
     every = given.collective.lower() == "all"
     plan = tuner_plan(
         list(COLLECTIVES) if every else [collective_name(given.collective)],
-        options.cluster(given.on, given.network),
+        cluster_of(vars(given), options.OnDisk()),
         values.wholes("--gpus", given.gpus),
         values.count("--nodes", given.nodes),
         (sizes[0], sizes[-1]),

@@ -8,7 +8,7 @@ from shardcost import resolve
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
-from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices
@@ -98,23 +98,12 @@ def ledger_of(
 def software_of(
     given: GivenSoftware | None, workload: Workload, clusters: Iterable[Cluster | Machine] = ()
 ) -> Software:
-    """Return a software, the usual one for the workload and the devices if none is given.
-
-    Raises:
-        BadValueError: It does not run this kind of workload: an engine does not train.
-    """
+    """Return a software, the usual one for the workload and the devices if none is given."""
     phase = workload.phase
     if given is None:
         nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
         given = default_software(phase, {cluster.device.vendor for cluster in nouns})
-    software = resolve.software(given)
-    if not software.runs(phase):
-        what = "trains" if phase == "train" else "serves"
-        rule = (
-            f"one that {what}, such as {default_software(phase)} (`shardcost software` lists all)"
-        )
-        raise BadValueError("software", software.name, rule)
-    return software.in_phase(phase)
+    return resolve.software(given).in_phase(phase)
 
 
 def _check_kinds(layout: object, workload: object) -> None:

@@ -15,6 +15,7 @@ from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import weight_format
 from shardcost.machine.kernels import KernelTable
 from shardcost.options import default_software
+from shardcost.program.feasibility import without_effect
 from shardcost.program.operations import AttentionCore, Collective, Gemm
 from shardcost.workload import Prefill, Train, Workload
 
@@ -42,6 +43,10 @@ class CaveatReason(StrEnum):
 
     DOES_NOT_FIT = "does_not_fit"
     """The layout needs more memory than a device has."""
+    WITHOUT_EFFECT = "without_effect"
+    """Something is set that changes nothing."""
+    SOFTWARE_OF_ANOTHER_PHASE = "software_of_another_phase"
+    """The software does not train, or does not serve."""
     SOFTWARE_OF_OTHER_VENDORS = "software_of_other_vendors"
     """The software does not run on these devices."""
     BEYOND_CONTEXT = "beyond_context"
@@ -95,8 +100,15 @@ def caveats_of(estimate: Estimate) -> Iterator[Caveat]:
 def _unusable(estimate: Estimate) -> Iterator[Caveat]:
     """Yield what would not run on these devices, or not with this model."""
     software, vendor = estimate.software, estimate.cluster.device.vendor
+    phase = estimate.workload.phase
+    for reason in without_effect(estimate.model, estimate.layout, estimate.workload):
+        yield Caveat(CaveatReason.WITHOUT_EFFECT, f"{reason}: without effect", 1.0)
+    if not software.runs(phase):
+        what = "train" if phase == "train" else "serve"
+        text = f"{software.name} does not {what}; {default_software(phase, [vendor])} does"
+        yield Caveat(CaveatReason.SOFTWARE_OF_ANOTHER_PHASE, text, 1.0)
     if software.vendors and vendor not in software.vendors and vendor in _judged_vendors():
-        usual = default_software(estimate.workload.phase, [vendor])
+        usual = default_software(phase, [vendor])
         text = f"{software.name} does not run on {estimate.cluster.device.name}; {usual} does"
         yield Caveat(CaveatReason.SOFTWARE_OF_OTHER_VENDORS, text, 1.0)
     tokens, most = _sequence_tokens(estimate.workload), estimate.model.context_tokens

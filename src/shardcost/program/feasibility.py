@@ -7,12 +7,12 @@ are arrays: then where it is broken is a mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
 
 from shardcost import options
 from shardcost.arrays import largest, smallest
-from shardcost.checks import is_array
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.errors import InfeasibleError, Reason, Rule
 from shardcost.layout import VIRTUAL_STAGES_NEED_PP, Layout
@@ -40,7 +40,7 @@ LAYER_PLACES: Final = (0, 1, 2, 3)
 """Virtual stages share the layers evenly, where embedding, head and a module that predicts further
 tokens (DeepSeek-V3's, 61 layers on 16 or 32 virtual stages) may each take the place of a layer."""
 
-_OF_EXPERTS: Final = tuple(
+OF_EXPERTS: Final = tuple(
     options.ESTIMATE[name]
     for name in (
         "ep", "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance",
@@ -156,10 +156,6 @@ def broken_rules(
         gpus = cluster.tiers[-1].gpus
         yield NEEDS_NETWORK, (gpus,), layout.devices > gpus
     yield from layout.broken_rules()
-    if not model.most_experts:
-        yield from _without_effect(layout, _OF_EXPERTS, WITHOUT_EXPERTS)
-    if not isinstance(workload, Train):
-        yield from _without_effect(layout, _OF_TRAINING, NOT_TRAINED)
     for block in model.blocks:
         if layout.scheme == "1d":
             for mixer in block.mixers:
@@ -183,12 +179,22 @@ def broken_rules(
         yield UNEVEN_STAGES, (layers,), uneven
 
 
-def _without_effect(layout: Layout, fields: Iterable[Option], rule: Rule) -> Iterator[Broken]:
-    """Yield a rule for each field that is set and would change nothing."""
-    for option in fields:
-        value = getattr(layout, option.name)
-        if is_array(value) or value != option.default:
-            yield rule, (option.name,), value != option.default
+def without_effect(model: Model, layout: Layout, workload: Workload) -> list[Reason]:
+    """Return what is set in one layout and changes nothing: it can be priced, but is a mistake.
+
+    Commands and the page refuse it; an estimate in Python has a caveat.
+    """
+    rules: list[tuple[Rule, tuple[Option, ...]]] = []
+    if not model.most_experts:
+        rules.append((WITHOUT_EXPERTS, OF_EXPERTS))
+    if not isinstance(workload, Train):
+        rules.append((NOT_TRAINED, _OF_TRAINING))
+    return [
+        rule.reason(option.name)
+        for rule, fields in rules
+        for option in fields
+        if anywhere(getattr(layout, option.name) != option.default)
+    ]
 
 
 def _attention_rules(part: Any, layout: Layout) -> Iterator[Broken]:

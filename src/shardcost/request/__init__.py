@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from shardcost import options, values
 from shardcost.checks import name_among
-from shardcost.errors import BadValueError, ShardcostError, UnknownNameError, UsageError
+from shardcost.errors import (
+    BadValueError,
+    InfeasibleError,
+    ShardcostError,
+    UnknownNameError,
+    UsageError,
+)
 from shardcost.options import Option, flag
 from shardcost.scalars import positive_number
 
@@ -123,10 +129,10 @@ def workload_of(given: Given) -> Workload:
     return noun(**fields)  # type: ignore[no-any-return]
 
 
-def _check_phase(option: Option, phase: str) -> None:
+def _check_phase(option: Option, phase: str, name: str = "") -> None:
     if phase not in option.applies_to:
         phases = " and ".join(map(flag, option.applies_to))
-        raise UsageError(f"{option.flag} is for {phases}, not --{phase}")
+        raise UsageError(f"{name or option.flag} is for {phases}, not --{phase}")
 
 
 def layout_of(given: Given) -> Layout:
@@ -190,9 +196,9 @@ def question_of(given: Given, finder: Finder) -> Question:
     """
     model = finder.model(given.get("model"))
     cluster = cluster_of(given, finder)
-    name = given.get("software")
-    software = None if name is None else finder.software(name)
     workload = workload_of(given)
+    name = given.get("software")
+    software = None if name is None else software_that_runs(finder.software(name), workload.phase)
     try:
         layout = layout_of(given)
     except BadValueError as error:
@@ -202,6 +208,16 @@ def question_of(given: Given, finder: Finder) -> Question:
     return Question(model, cluster, layout, workload, software)
 
 
+def software_that_runs(software: Software, phase: str) -> Software:
+    """Return a software if it is for a phase; raise otherwise: an engine does not train."""
+    if software.runs(phase):
+        return software
+    what = "trains" if phase == "train" else "serves"
+    usual = options.default_software(phase)
+    rule = f"one that {what}, such as {usual} (`shardcost software` lists all)"
+    raise BadValueError(options.SOFTWARE.flag, software.name, rule)
+
+
 def estimate_of(given: Given, finder: Finder) -> Estimate:
     """Return what the layout that the options describe costs.
 
@@ -209,8 +225,12 @@ def estimate_of(given: Given, finder: Finder) -> Estimate:
         ImpossibleError: The request is in good order, but that cannot be done.
     """
     from shardcost.estimate import estimate
+    from shardcost.program.feasibility import without_effect
 
     question = question_of(given, finder)
+    for reason in without_effect(question.model, question.layout, question.workload):
+        error = InfeasibleError("layout", question.layout.short(), reason, question.model.name)
+        raise ImpossibleError(error)
     try:
         return estimate(*question[:4], software=question.software)
     except ShardcostError as error:
@@ -370,8 +390,13 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
     workloads = _workloads(given)
     models = [finder.model(name) for name in several_of(given, options.MODEL)]
     clusters = clusters_of(given, finder)
+    phase = given["phase"]
     engines = [
-        software_of(None if name is None else finder.software(name), workloads[0], clusters)
+        software_of(
+            None if name is None else software_that_runs(finder.software(name), phase),
+            workloads[0],
+            clusters,
+        )
         for name in several_of(given, options.SOFTWARE)
     ]
     price = price_of(given, finder, clusters)
@@ -379,7 +404,7 @@ def search_arguments(given: Given, finder: Finder) -> dict[str, Any]:
         "model": models,
         "cluster": clusters,
         "workload": workloads,
-        "space": _space(given, engines[0]),
+        "space": _space(given, engines[0], models),
         "constraints": _constraints(given, workloads[0]),
         "objective": _objective(given, price),
         "price_per_gpu_hour": price,
@@ -427,10 +452,12 @@ def _workloads(given: Given) -> list[Workload]:
     ]
 
 
-def _space(given: Given, software: Software) -> dict[str, Any]:
+def _space(given: Given, software: Software, models: Sequence[Model]) -> dict[str, Any]:
     """Return the values of every axis that is given."""
+    from shardcost.program.feasibility import OF_EXPERTS, WITHOUT_EXPERTS
     from shardcost.search.space import bounded
 
+    in_vain = () if any(model.most_experts for model in models) else OF_EXPERTS
     space: dict[str, Any] = {}
     for name in options.OWN_AXES:
         if given.get(name) is not None:
@@ -446,10 +473,13 @@ def _space(given: Given, software: Software) -> dict[str, Any]:
         if axis in space:
             raise UsageError(f"--fix {axis} is given twice; write {axis}=A,B for several")
         option = options.AXES[axis]
+        _check_phase(option, given["phase"], f"--fix {axis}")
         every = isinstance(chosen, str) and chosen.strip() == "all"
         space[axis] = (
             _every(option, software) if every else option.read_several(chosen, f"--fix {axis}")
         )
+        if option in in_vain and space[axis] not in (None, [option.default]):
+            raise UsageError(f"--fix {WITHOUT_EXPERTS.reason(axis)}")
     return space
 
 

@@ -20,6 +20,7 @@ from shardcost.request import (
     layout_of,
     price_of,
     several_of,
+    software_that_runs,
     value_of,
 )
 from shardcost.scalars import positive_number
@@ -128,10 +129,7 @@ def _engine_software(given: Given, finder: Finder, clusters: Sequence[Cluster]) 
     name = given.get("software")
     if name is None:
         name = options.default_software("decode", {each.device.vendor for each in clusters})
-    software = finder.software(name)
-    if not software.runs("decode"):
-        rule = "one that serves (`shardcost software` lists all)"
-        raise BadValueError("--software", software.name, rule)
+    software = software_that_runs(finder.software(name), "decode")
     settings = {
         option.name: option.read(given[option.name])
         for option in options.SCHEDULER
