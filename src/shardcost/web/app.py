@@ -73,6 +73,8 @@ _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
      "What a layout costs: time by part, communication, memory"),
     ("advice", asks.Ask, shapes.Advised,
      "What neighbouring layouts cost, what limits this one, what to change"),
+    ("nearest", asks.NearestAsk, shapes.Adjusted,
+     "The nearest layout that runs, where one does not"),
     ("timeline", asks.TimelineAsk, shapes.Timeline,
      "What runs when, in one layer or in the whole step"),
     ("scaling", asks.ScalingAsk, shapes.Scaled, "How the cost changes with one option"),

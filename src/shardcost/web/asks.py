@@ -113,6 +113,13 @@ class Ask(_Run):
     model_config = _examples(EXAMPLE)
 
 
+class NearestAsk(Ask):
+    """An `Ask`, and what of it must stay."""
+
+    kept: Values = Field(None, description="fields that stay as they are, such as gpus")
+    fits: fields.Truth = Field(None, description="whether the layout must fit the memory too")
+
+
 class TimelineAsk(Ask):
     """An `Ask`, and of what the timeline is wanted."""
 

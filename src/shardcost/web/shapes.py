@@ -53,6 +53,12 @@ Advised = _shape(
     "Advised", "What each neighbouring layout would cost, what limits this one, what to change.",
     steps=dict[str, Rows], limit=Table | None, change=Table | None,
 )  # fmt: skip
+Adjusted = _shape(
+    "Adjusted", "The nearest layout that runs.",
+    set=(Table, Field(description="fields to change, null for one to leave out; none if it runs")),
+    words=(str, Field(description="what is changed: 16 GPUs, tp8pp2, ib_8x400g")),
+    why=_maybe(str, "why it does not run as it is"),
+)  # fmt: skip
 Timeline = _shape(
     "Timeline", "Events on streams.", of=str, span_s=float, streams=Rows, events=Rows, totals=Table
 )
