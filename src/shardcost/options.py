@@ -171,6 +171,13 @@ class Option:
             return self.fewest
         return int(self._fields[0].metadata.get("least", 1))
 
+    @cached_property
+    def most(self) -> int | None:
+        """The most that it may be, where its field or its choices say so."""
+        if self.kind == "whole" and self.choices:
+            return int(max(self.choices))
+        return self._fields[0].metadata.get("most") if self._fields else None
+
     def rule(self, name: str, value: Any) -> Any:
         """Return a value if the field may have it; an error calls it `name`."""
         if self._fields:

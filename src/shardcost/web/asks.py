@@ -18,6 +18,7 @@ from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, SEARCH, WORKLOA
 from shardcost.request import names_of
 from shardcost.web import fields
 from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word
+from shardcost.web.limits import MOST_COUNT, MOST_NUMBER
 
 _TYPES: Final[dict[str, Any]] = {
     "whole": Whole,
@@ -275,7 +276,9 @@ def page_module() -> bytes:
 def _on_page(option: Option) -> dict[str, Any]:
     """Return what the page has to know of an option."""
     plain = ("name", "kind", "label", "choices", "default", "least", "required", "axis", "place")
+    bound = int(MOST_NUMBER) if option.kind == "number" else MOST_COUNT
     return {name: getattr(option, name) for name in plain} | {
+        "most": option.most or bound,
         "example": option.example,
         "hint": option.help,
         "phases": option.applies_to,
