@@ -180,7 +180,8 @@ def _collectives(
     from shardcost.calibrate.calibrate import calibrate
     from shardcost.calibrate.gather import Stated, gathered
 
-    points = gathered(readings, Stated(given.on, given.network, given.library))
+    gpus = values.count("--gpus", given.gpus)
+    points = gathered(readings, Stated(given.on, given.network, given.library, gpus))
     return points, calibrate(points.curves, _say if sys.stderr.isatty() else lambda _: None)
 
 

@@ -19,7 +19,13 @@ from shardcost.web import asks, shapes
 from shardcost.web.dispatcher import Dispatcher, Job
 from shardcost.web.fields import first_fault
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
-from shardcost.web.limits import FILE_BYTES, FILE_S, MOST_CHARACTERS
+from shardcost.web.limits import (
+    CALIBRATE_S,
+    FILE_BYTES,
+    FILE_S,
+    MOST_CHARACTERS,
+    MOST_SEARCHED,
+)
 from shardcost.web.pages import Assets
 from shardcost.web.pool import BusyError, LateError, Reply
 
@@ -260,7 +266,8 @@ def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
         "/api/file",
         summary="What a file means (log, trace, topology, config, profile), and how to use it",
         description=f"The body is the file, of at most {FILE_BYTES // 2**20} MiB, whatever its"
-        " Content-Type, sent with the header X-Shardcost: 1.",
+        " Content-Type, sent with the header X-Shardcost: 1. What measurements do not say of the"
+        " machine that they were made on is said in the query.",
         openapi_extra={"requestBody": {"required": True, "content": raw}},
         responses={200: {"model": shapes.Dropped}, **_REFUSALS},
     )
@@ -270,9 +277,20 @@ def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
         name: Annotated[
             str, Query(max_length=MOST_CHARACTERS, description="its name: only shown")
         ] = "file",
+        on: Annotated[
+            str | None, Query(max_length=MOST_CHARACTERS, description="the cluster it is of")
+        ] = None,
+        network: Annotated[
+            str | None, Query(max_length=MOST_CHARACTERS, description="what joins its nodes")
+        ] = None,
+        gpus: Annotated[
+            int | None, Query(ge=1, le=MOST_SEARCHED, description="GPUs that took part")
+        ] = None,
     ) -> Response:
-        head = {"task": "file", "name": name, "gzip": _takes_gzip(request)}
-        reply = await dispatcher.slow.run(head, await request.body(), within_s=FILE_S)
+        stated = {"cluster": on, "network": network, "gpus": gpus}
+        head = {"task": "file", "name": name, "stated": stated, "gzip": _takes_gzip(request)}
+        within_s = FILE_S + CALIBRATE_S
+        reply = await dispatcher.slow.run(head, await request.body(), within_s=within_s)
         return _response(reply, request)
 
 

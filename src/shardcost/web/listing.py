@@ -46,6 +46,7 @@ def _cluster(name: str) -> dict[str, Any]:
         "name": cluster.name,
         "title": cluster.title,
         "gpus_per_node": cluster.gpus_per_node,
+        "usual_network": cluster.usual_network,
         "domain_gpus": tier.gpus,
         "device": device.name,
         "link": tier.kind,

@@ -113,4 +113,5 @@ Dropped = _shape(
     name=str, kind=str, words=list[str], report=Table,
     use=(Table | None, Field(description="fields of a request that the file stands for")),
     words_on_use=str,
+    measured_on=_maybe(Table, "of measurements: device, on, network, gpus, as far as known"),
 )  # fmt: skip

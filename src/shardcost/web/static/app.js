@@ -4,7 +4,8 @@
 // Names that tests and scripts may rely on:
 //   html[data-ready="1"]   the first answer (or its error) is shown; html[data-busy] a request is under way
 //   #model #on #network #software              lists; #paste-config #paste-profile #open-file  open #file-dialog
-//   #file-text #file-input #file-choose #file-read #file-use   in #file-dialog; #drop-message what the file means
+//   #file-text #file-input #file-choose #file-read #file-use   in #file-dialog; #drop-message what the file means;
+//   #file-on #file-network #file-gpus                         what measurements were made on
 //   #phase-train #phase-prefill #phase-decode  radios
 //   #field-<name>                              sizes and choices: batch, context_tokens, recompute, …;
 //                                              [data-half=<name>] [data-double=<name>] beside sizes
@@ -89,7 +90,9 @@ class Page {
       set: (patch, how) => this.set(patch, how), ask: () => this.ask, settle: (kept) => this.settle(kept),
     });
     this.why = new Why(() => this.ask);
-    this.files = new Files((patch) => this.useFile(patch));
+    this.files = new Files((patch) => this.useFile(patch), () => ({
+      on: this.ask.on, network: this.ask.network, catalog: this.given.catalog,
+    }));
     this.tabs = new Tabs(this.given, () => this.writeUrl(false));
     this.listen();
   }
