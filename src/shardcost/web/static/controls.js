@@ -31,6 +31,9 @@ const OF_EXPERTS = [
   "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance", "expert_dtype", "dispatch_dtype",
 ];
 
+/** Number formats that weights are multiplied in. */
+const FORMATS = ["dtype", "attention_dtype", "expert_dtype"];
+
 const PASTED = "\u0000pasted";
 
 /** All controls of the page. */
@@ -239,17 +242,34 @@ export class Controls {
     const { models, clusters, networks, software } = this.catalog;
     const model = named(models, (each) => [each.name, count(each)]);
     fillList("model", model, ask.config ? PASTED : ask.model, pasted(ask.config, estimate?.model));
-    const cluster = named(clusters, (each) => [each.name, each.title]);
+    const cluster = named(clusters, (each) => [each.name, each.title], ask.on);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
     const chosen = ask.network ?? estimate?.network;
     const usual = !ask.network && chosen ? `${chosen} · default` : "none";
-    fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title])],
+    fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title], ask.network)],
       ask.network ?? "", null);
     const able = software.filter((/** @type {any} */ each) =>
       !each.phases || each.phases.includes(ask.phase));
     const default_ = !ask.software && estimate?.software ? `${estimate.software} · default` : "default";
-    fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title])],
+    fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title], ask.software)],
       ask.software ?? "", null);
+    this.markSoftware(able);
+  }
+
+  /** Grey what does not run on the machine's GPUs. @param {any[]} software */
+  markSoftware(software) {
+    const vendor = this.machine()?.vendor;
+    for (const option of byId("software").options) {
+      const { vendors = null } = software.find((each) => each.name === option.value) ?? {};
+      option.disabled = Boolean(vendor && vendors && !vendors.includes(vendor));
+      option.title = option.disabled ? `runs on ${vendors.join(" and ")}` : "";
+    }
+  }
+
+  /** The chosen machine, as the catalog lists it; none of a pasted one. */
+  machine() {
+    const { on } = this.owner.ask();
+    return this.catalog.clusters.find((/** @type {any} */ each) => each.name === on);
   }
 
   /** @param {string} field @param {Ask} ask */
@@ -280,6 +300,24 @@ export class Controls {
       option.disabled = Boolean(step && !step.possible);
       option.title = step ? stepText(field, step) : "";
       if (step?.time_s) option.textContent = `${format.words(step.value)}: ${format.time(step.time_s)}`;
+    }
+    if (FORMATS.includes(field)) this.markFormats(select, ask.phase);
+  }
+
+  /** Grey the number formats that the machine does not take; say what others are multiplied as. */
+  markFormats(/** @type {any} */ select, /** @type {string} */ phase) {
+    const machine = this.machine();
+    const formats = machine?.formats?.[phase];
+    if (!formats) return;
+    for (const option of select.options) {
+      if (!option.value) continue;
+      const product = formats[option.value];
+      const note = product === undefined ? `not on ${machine.device}`
+        : OPTIONS.dtype.choices.includes(product) && product !== option.value ? `multiplied as ${product}` : "";
+      option.disabled = product === undefined;
+      option.title = note;
+      const name = format.words(option.value);
+      option.textContent = note && !option.selected ? `${name} · ${note}` : name;
     }
   }
 
@@ -370,11 +408,15 @@ export function stepText(axis, step) {
   return said + each + short;
 }
 
-/** @param {any[]} nouns @param {(noun: any) => [string, string]} said @returns {string[][]} */
-function named(nouns, said) {
+/**
+ * Return values and texts of a list; the one that is chosen is its name alone, which is not cut off.
+ * @param {any[]} nouns @param {(noun: any) => [string, string]} said @param {string} [chosen]
+ * @returns {string[][]}
+ */
+function named(nouns, said, chosen) {
   return nouns.map((each) => {
     const [name, more] = said(each);
-    return [name, more && more !== name ? `${name} · ${more}` : name];
+    return [name, more && more !== name && name !== chosen ? `${name} · ${more}` : name];
   });
 }
 
