@@ -74,7 +74,8 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     file = str(path)
     head = head_of(path)
     if not head.strip():
-        raise FormatError(file, "is empty")
+        reason = f"begins with {len(head):,} blanks and nothing else" if head else "is empty"
+        raise FormatError(file, reason)
     for name in READERS:
         module = import_module(f"shardcost.formats.{name}")
         if module.looks_like(head):

@@ -276,7 +276,7 @@ def _few(requests: Requests) -> Requests:
     """Return requests that are not too many to be simulated for the page."""
     count = len(requests.trace) if requests.arrival == "trace" else requests.count
     if count > limits.MOST_REQUESTS:
-        rule = f"at most {limits.MOST_REQUESTS} on the page; `shardcost load` has time"
+        rule = f"at most {limits.MOST_REQUESTS} on the page"
         raise BadValueError("--requests", count, rule)
     return requests
 

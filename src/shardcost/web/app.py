@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from shardcost import __version__
 from shardcost.web import asks, shapes
 from shardcost.web.dispatcher import Dispatcher, Job
-from shardcost.web.fields import first_fault
+from shardcost.web.fields import first_fault, on_page
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
 from shardcost.web.limits import (
     CALIBRATE_S,
@@ -163,6 +163,12 @@ def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
     return app
 
 
+def _refused(line: str) -> dict[str, str]:
+    """Return why there is no answer: the command line's words, and the page's where they differ."""
+    said = on_page(line)
+    return {"detail": line} if said == line else {"detail": line, "said": said}
+
+
 def _response(reply: Reply, request: Request) -> Response:
     """Return the reply of a worker as a response."""
     timing = {"Server-Timing": f"compute;dur={1e3 * reply.head.get('seconds', 0.0):.2f}"}
@@ -177,7 +183,7 @@ def _response(reply: Reply, request: Request) -> Response:
     detail = {"detail": reply.head["detail"]}
     if reply.state == "refused":
         impossible = {"impossible": True} if reply.head.get("impossible") else {}
-        return JSONResponse(detail | impossible, 422, timing)
+        return JSONResponse(_refused(reply.head["detail"]) | impossible, 422, timing)
     if reply.state == "unable":
         return JSONResponse(detail, 503, timing)
     _log.error("%s: %s", request.url.path, reply.head["detail"])
@@ -324,7 +330,7 @@ def _add_refusals(app: FastAPI) -> None:
         faults = error.errors()
         where = [part for part in faults[0]["loc"] if part != "body"]
         field = {"field": str(where[-1])} if where else {}
-        return JSONResponse({"detail": str(first_fault(faults, known)), **field}, 422)
+        return JSONResponse(_refused(str(first_fault(faults, known))) | field, 422)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> Response:

@@ -34,6 +34,7 @@ def _maybe(kind: Any, about: str) -> tuple[Any, Any]:
 Refused = _shape(
     "Refused", "Why there is no answer.",
     detail=(str, Field(description="one line: what is wrong, and what would be right")),
+    said=_maybe(str, "the same in the words of the page, where they are others"),
     impossible=_maybe(bool, "the request is in good order, but that cannot be done"),
     field=_maybe(str, "the field at fault, where it is one"),
 )  # fmt: skip

@@ -67,7 +67,7 @@ def explain(name: str, content: bytes, stated: Stated | None = None) -> dict[str
             use, words = _use(reading, inspection, content)
         report = _renamed(as_data(inspection), str(path), shown)
         text = _ANSI.sub("", as_text(inspection)).replace(str(path), shown)
-        text = text.replace("name it with --on", "choose it below")
+        text = text.replace("name it with --on", "choose it below").replace(" (--json has all)", "")
     return {
         "name": shown,
         "kind": reading.kind,
@@ -145,7 +145,10 @@ def _measured_on(reading: MeasurementLog | TableFile | Trace, stated: Stated) ->
     counted = bool(runs) and all(run.num_gpus for run in runs)
     gpus: int | None = None
     if isinstance(reading, Trace):
-        devices, gpus = [reading.device] if reading.device else [], stated.gpus or reading.world_size
+        devices, gpus = (
+            [reading.device] if reading.device else [],
+            stated.gpus or reading.world_size,
+        )
     elif runs and not counted:
         gpus = stated.gpus or 0
     known = cluster_reporting(devices[0]) if devices else None
@@ -202,7 +205,7 @@ def _at_most(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise _TooLongError(f"it takes longer than {seconds:g} s; `shardcost calibrate` has time")
+        raise _TooLongError(f"it takes longer than the {seconds:g} s that the page gives it")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

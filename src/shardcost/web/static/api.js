@@ -58,7 +58,7 @@ async function failure(answer) {
   } catch {
     // Not JSON: the status says all there is.
   }
-  const detail = body && body.detail;
+  const detail = body && (body.said ?? body.detail);
   const known = { 404: "the server does not know this question", 413: "this is too large" };
   const line =
     typeof detail === "string" && answer.status !== 404

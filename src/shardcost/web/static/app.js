@@ -15,7 +15,7 @@
 //   #headline-interval [data-tile=<figure>] #time-bar #time-legend #memory-bar #memory-legend
 //   #memory-total #limit #change #try-change #cautions #headline-error #undo #take-nearest #remarks
 //   #adjusted what the page changed so that there is an answer, with #adjusted-undo
-//   #share-url #theme #reset #controls-toggle
+//   #share-url #theme #reset #controls-toggle #remarks-go what a remark offers
 //   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
@@ -65,6 +65,8 @@ class Page {
     this.view = {};
     /** @type {Record<string, number>} */
     this.batches = {};
+    /** What is wrong with the link. @type {string[]} */
+    this.remarks = [];
     this.timer = 0;
     this.urls = 0;
     this.given = {
@@ -100,7 +102,7 @@ class Page {
   async start() {
     const catalog = this.loadCatalog();
     await this.readUrl();
-    await Promise.allSettled([catalog, this.refresh()]);
+    await Promise.allSettled([catalog.then(() => this.checkViews()), this.refresh()]);
   }
 
   listen() {
@@ -201,7 +203,29 @@ class Page {
     [this.kept, this.mustFit, this.adjusted] = [null, false, null];
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
-    remark(remarks);
+    this.remarks = remarks;
+    if (this.given.catalog) this.checkViews();
+    remark(this.remarks);
+  }
+
+  /** Say which views of the link there are none of, now that the catalog is known. */
+  checkViews() {
+    const { catalog } = this.given;
+    if (!catalog) return;
+    const named = (/** @type {any[]} */ rows) => rows.map(({ name }) => name);
+    /** @type {Record<string, string[]>} */
+    const known = {
+      timeline_of: ["layer", "step"], collective_name: catalog.collectives, collective_mode: ["graph", "eager"],
+      ring_algorithm: named(catalog.algorithms),
+      ring_collective: catalog.algorithms.flatMap((/** @type {any} */ each) => each.collectives),
+    };
+    for (const [name, names] of Object.entries(known)) {
+      const value = this.view[name];
+      if (!value || names.includes(value)) continue;
+      delete this.view[name];
+      this.remarks.push(`${name} in the link cannot be "${value}", and was left out`);
+      remark(this.remarks);
+    }
   }
 
   /** @param {boolean} push */
@@ -228,6 +252,21 @@ class Page {
     }
     button.textContent = "Copied";
     window.setTimeout(() => { button.textContent = "Copy link"; }, 1600);
+    const here = ["127.0.0.1", "localhost", "[::1]"].includes(window.location.hostname);
+    const where = here ? "on this machine, while the page is served" : "wherever this server can be reached";
+    remark([`the link works ${where}; elsewhere the command asks the same`], {
+      name: "Copy command", go: () => this.copyCommand(),
+    });
+  }
+
+  async copyCommand() {
+    try {
+      const { command } = await post("api/commands", body(this.ask));
+      if (await copied(command)) remark(["the command is copied"]);
+      else showTexts("The same from a terminal", [["Command line", command]]);
+    } catch (error) {
+      remark([/** @type {Error} */ (error).message]);
+    }
   }
 
   // ------------------------------------------------------------------------------ the answer
@@ -332,12 +371,18 @@ class Page {
   }
 }
 
-/** Show lines that concern the whole page. @param {string[]} lines */
-function remark(lines) {
-  const box = byId("remarks");
+/**
+ * Show lines that concern the whole page.
+ * @param {string[]} lines @param {{name: string, go: () => void}} [way] what can be done
+ */
+function remark(lines, way) {
+  const [box, button] = [byId("remarks"), byId("remarks-go")];
   box.hidden = !lines.length;
   box.querySelector("p").textContent =
     lines.length ? `${format.told(lines.join("; "))}.` : "";
+  button.hidden = !way;
+  button.textContent = way?.name ?? "";
+  button.onclick = way?.go ?? null;
 }
 
 const THEMES = ["system", "light", "dark"];

@@ -4,7 +4,7 @@
 
 import { postFile } from "./api.js";
 import { announce, byId, h } from "./dom.js";
-import { told } from "./format.js";
+import { told, unflagged } from "./format.js";
 
 const MOST = 64 * 1024 * 1024;
 const KB = 1024;
@@ -200,11 +200,17 @@ export class Files {
     return box;
   }
 
+  /** The name of the file, as the server shows it. */
+  shown() {
+    return this.file?.name.split(/[/\\]/).at(-1)?.trim().slice(-80) ?? "";
+  }
+
   /** @param {string} line */
   fail(line) {
     this.reset();
     this.message.classList.add("failed");
-    this.message.append(h("p", {}, told(line)));
+    // A file keeps the letters of its name.
+    this.message.append(h("p", {}, line.startsWith(`${this.shown()}:`) ? unflagged(line) : told(line)));
   }
 
   apply() {

@@ -209,8 +209,8 @@ function showCautions(found) {
   const said = [counted(warnings.length, "warning"), counted(notes.length, "note")];
   box.querySelector("summary").textContent = said.filter(Boolean).join(", ");
   box.querySelector("ul").replaceChildren(
-    ...warnings.map((each) => h("li", { class: "warning" }, each)),
-    ...notes.map((each) => h("li", {}, each)),
+    ...warnings.map((each) => h("li", { class: "warning" }, format.unflagged(each))),
+    ...notes.map((each) => h("li", {}, format.unflagged(each))),
   );
 }
 
