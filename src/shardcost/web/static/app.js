@@ -141,11 +141,11 @@ class Page {
    * @param {import("./controls.js").How} [how]
    */
   set(patch, how = {}) {
-    const next = patched(this.ask, this.withBatch(patch));
+    const next = patched(how.from ?? this.ask, this.withBatch(patch));
     if (same(next, this.ask)) return;
     this.kept = how.kept?.length ? how.kept : null;
     this.mustFit = Boolean(patch.phase && patch.phase !== this.ask.phase);
-    this.adjusted = how.said ? { words: how.said, why: null, undo: this.backTo(this.ask) } : null;
+    this.adjusted = how.said ? { words: how.said, why: null, undo: this.backTo(how.from ?? this.ask) } : null;
     this.ask = next;
     this.controls.show(this.ask, this.estimate);
     this.soon(Boolean(how.push));

@@ -12,8 +12,9 @@ import { applies, OPTIONS } from "./state.js";
 /** @typedef {import("./slider.js").Step} Step */
 /**
  * How a change is made: `push` leaves a step in the browser's history, `kept` are the fields that
- * stay where the layout has to be adjusted (none: it is not), `said` what already was.
- * @typedef {{push?: boolean, kept?: string[], said?: string}} How
+ * stay where the layout has to be adjusted (none: it is not), `said` what already was, `from` the
+ * question that is changed if not the present one.
+ * @typedef {{push?: boolean, kept?: string[], said?: string, from?: Ask|null}} How
  */
 /** @typedef {{set: (patch: Ask, how?: How) => void, ask: () => Ask, settle: (kept: string[]) => void}} Owner */
 
@@ -47,6 +48,8 @@ export class Controls {
     this.estimate = null;
     /** @type {Record<string, Step[]>} */
     this.steps = {};
+    /** The question when a thumb was taken hold of. @type {Ask|null} */
+    this.grabbed = null;
     /** @type {Record<string, Slider>} */
     this.sliders = {};
     /** @type {Record<string, HTMLElement & Record<string, any>>} */
@@ -63,7 +66,10 @@ export class Controls {
       this.sliders[axis] = new Slider({
         axis, name, hint, least, most,
         text: (step) => stepText(axis, step),
-        choose: (step) => this.owner.set(this.patchOf(axis, step.value, step), { said: gaveWay(step) }),
+        choose: (step) => this.owner.set(
+          this.patchOf(axis, step.value, step), { said: gaveWay(step), from: this.grabbed }),
+        // A drag through many steps ends with the last alone: none leaves a trace.
+        grab: (held) => { this.grabbed = held ? this.owner.ask() : null; },
         type: (value) => this.owner.set(this.patchOf(axis, value), { kept: axis === "dp" ? [] : [axis] }),
       });
       byId("axes").append(this.sliders[axis].element);

@@ -19,7 +19,8 @@ const RAIL_PX = 200; // where it is not in sight, and cannot be measured
 export class Slider {
   /**
    * @param {{axis: string, name: string, hint: string, least: number, most: number,
-   *   text: (step: Step) => string, choose: (step: Step) => void, type: (value: number) => void}} given
+   *   text: (step: Step) => string, choose: (step: Step) => void, type: (value: number) => void,
+   *   grab: (held: boolean) => void}} given
    */
   constructor(given) {
     this.given = given;
@@ -215,6 +216,7 @@ export class Slider {
     if (event.button !== 0) return;
     this.track.setPointerCapture(event.pointerId);
     this.dragging = true;
+    this.given.grab(true);
     const i = this.under(event);
     if (this.steps[i] && !this.steps[i].possible) {
       this.tipAt(i);
@@ -234,6 +236,7 @@ export class Slider {
 
   release() {
     this.dragging = false;
+    this.given.grab(false);
     if (this.held) this.show(this.held);
     if (!this.track.matches(":hover")) hideTip();
   }
