@@ -156,7 +156,7 @@ CROWDED = """() => {
       const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
       const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
       if (one !== other && wide > 2 && high > 4) {
-        found.add(`${one.textContent.trim().slice(0, 40)} / ${other.textContent.trim().slice(0, 40)}`);
+        found.add([one, other].map((each) => each.textContent.trim().slice(0, 40)).join(" / "));
       }
     }
   });

@@ -175,7 +175,7 @@ def test_any_number_can_be_typed_and_the_layout_is_adjusted_to_it(visit: Visit) 
     def typed(axis: str, text: str) -> str:
         visit.at(f"#number-{axis}").fill(text)
         visit.press(f"#number-{axis}", "Enter")
-        return visit.headline()["title"].rpartition(" on ")[2]
+        return str(visit.headline()["title"]).rpartition(" on ")[2]
 
     assert typed("gpus", "4") == "4 x h100_sxm, tp4"
     assert typed("gpus", "12") == "12 x h100_sxm, tp4pp3"

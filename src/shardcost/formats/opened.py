@@ -89,7 +89,10 @@ class CutOffError(FormatError):
 def head_of(path: Path) -> str:
     """Return how a file begins, decompressed; what is no UTF-8 shows as replacement characters."""
     with chunks_of(path) as chunks:
-        first = next(chunks, b"")
+        try:
+            first = next(chunks, b"")
+        except CutOffError:
+            first = b""
     return first[:HEAD_BYTES].decode("utf-8-sig", errors="replace")
 
 
