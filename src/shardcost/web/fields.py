@@ -174,6 +174,7 @@ _FIELD_NAMES: Final = {"global_batch": "batch"}
 _OPTION: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
 _NOUN_FIELD: Final = re.compile(r"\b(?:Train|Prefill|Decode|Layout|Software|Scheduler)\.(\w+)")
 _TYPE: Final = re.compile(r" \((?:str|int|float|bool|list|dict|tuple|NoneType)\)$")
+_IMPOSSIBLE: Final = re.compile(r"^layout must be possible for (.+): (.+), got '([\w.]+)'$")
 _COMMAND: Final = re.compile(r"[:;,]? ?\((?:`shardcost [^)]*|see shardcost [^)]*|--json has all)\)")
 
 
@@ -184,12 +185,15 @@ def on_page(line: str) -> str:
     "Context tokens must be a whole number of at least 1, got 'abc'"
     >>> on_page("unknown model 'x' (`shardcost models` lists them)")
     "unknown model 'x'"
+    >>> on_page("layout must be possible for gpt3-175b: tp does not divide 96 heads, got 'tp5'")
+    'tp5 is impossible for gpt3-175b: tp does not divide 96 heads'
     """
 
     def label(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
         return _LABELS.get(_FIELD_NAMES.get(name, name), name.replace("_", " "))
 
+    line = _IMPOSSIBLE.sub(r"\3 is impossible for \1: \2", line)
     line = _TYPE.sub("", _COMMAND.sub("", line)).replace("got None", "got nothing")
     return _NOUN_FIELD.sub(label, _OPTION.sub(label, line))
 
