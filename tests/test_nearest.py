@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardcost import Cluster, Decode, Layout, Model, Train, estimate
+from shardcost.catalog import names
 from shardcost.search.nearest import nearest
 from shardcost.workload import Workload
 
@@ -53,6 +54,12 @@ def test_what_must_fit_does(model: str, on: str, words: str) -> None:
     assert found.words(8) == words
     cluster = Cluster.named(on, found.network or None)
     assert estimate(model, cluster, found.layout, TRAIN).memory.fits()
+
+
+def test_every_machine_has_a_usual_network_of_the_catalog() -> None:
+    for name in names("clusters"):
+        usual = Cluster.named(name).usual_network
+        assert usual in names("networks"), name
 
 
 def test_there_is_none_without_a_network_or_for_a_batch_that_no_layout_divides() -> None:
