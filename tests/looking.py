@@ -109,12 +109,67 @@ COVERED = """() => {
 }"""
 """Texts of the headline that lie over one another."""
 
-CUT = """() => [...document.querySelectorAll(
-    "#headline :is(h1, p, li, .label, .value, .interval, .what)")]
-  .filter((each) => each.checkVisibility() && each.scrollWidth > each.clientWidth + 1
-    && getComputedStyle(each).overflowX !== "visible")
-  .map((each) => each.textContent)"""
-"""Texts of the headline that are cut off."""
+CUT = """() => {
+  const found = new Set();
+  const left = "svg, .unseen, .skip, pre, textarea, dialog:not([open])";
+  for (const each of document.body.querySelectorAll("*")) {
+    if (!each.checkVisibility({ visibilityProperty: true }) || each.closest(left)) continue;
+    const style = getComputedStyle(each);
+    if (["hidden", "clip"].includes(style.overflowX) && each.scrollWidth > each.clientWidth + 1
+        && each.textContent.trim()) found.add(each.textContent.trim().slice(0, 60));
+    const said = each.matches("select") ? each.selectedOptions[0]?.textContent
+      : each.matches("input[placeholder]") && !each.value ? each.placeholder : null;
+    if (!said) continue;
+    const ink = document.createElement("canvas").getContext("2d");
+    ink.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+    const arrow = each.matches("select") ? 18 : -1;
+    const room = each.clientWidth - arrow
+      - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    if (ink.measureText(said).width > room) found.add(`${each.id}: ${said}`);
+  }
+  return [...found];
+}"""
+"""Texts that are cut off, those of lists and of empty fields too."""
+
+CROWDED = """() => {
+  const left = ".unseen, .skip, option, dialog:not([open]), #tip, title, pre, .bar";
+  const texts = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const seen = { visibilityProperty: true, opacityProperty: true };
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const each = node.parentElement;
+    if (!node.textContent.trim() || !each.checkVisibility(seen) || each.closest(left)) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const frame = each.closest(".controls, .table-wrap, .table-box, #tabs")
+      ?.getBoundingClientRect();
+    for (const box of range.getClientRects()) {
+      const within = !frame || (box.bottom <= frame.bottom && box.right <= frame.right + 1);
+      if (box.width > 1 && within) texts.push([box, node]);
+    }
+  }
+  texts.sort(([a], [b]) => a.top - b.top);
+  const found = new Set();
+  texts.forEach(([a, one], i) => {
+    for (const [b, other] of texts.slice(i + 1)) {
+      if (b.top >= a.bottom - 3) break;
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (one !== other && wide > 2 && high > 4) {
+        found.add([one, other].map((each) => each.textContent.trim().slice(0, 40)).join(" / "));
+      }
+    }
+  });
+  return [...found];
+}"""
+"""Texts that lie over one another, those of charts and sliders too."""
+
+MISNAMED = """() => [...document.querySelectorAll("button[aria-label], summary[aria-label]")]
+  .filter((each) => each.checkVisibility()
+    && /[\\p{L}\\p{N}]/u.test(each.innerText)
+    && !each.getAttribute("aria-label").includes(each.innerText.trim()))
+  .map((each) => `${each.innerText.trim()}: ${each.getAttribute("aria-label")}`)"""
+"""Buttons whose name is not what is written on them, so that it cannot be said to press them."""
 
 HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
   .filter((each) => each.checkVisibility()).map((each) => Number(each.tagName[1]))"""

@@ -64,8 +64,10 @@ def every(given: Advice) -> list[Step]:
     return list(chain.from_iterable(given.steps.values()))
 
 
-def outcome(question: Question, layout: Layout) -> Any:
+def outcome(question: Question, layout: Layout, network: str = "") -> Any:
     model, cluster, _, workload = question
+    if network:
+        cluster = Cluster.named(cluster.name, network)
     try:
         return estimate(model, cluster, layout, workload)
     except ShardcostError as error:
@@ -79,7 +81,7 @@ def test_every_step_is_what_the_estimate_says(name: str, found: dict[str, Advice
             assert not step.outcome.possible
             assert step.outcome.reason
             continue
-        alone = outcome(QUESTIONS[name], step.layout)
+        alone = outcome(QUESTIONS[name], step.layout, step.outcome.network)
         if isinstance(alone, ShardcostError):
             assert not step.outcome.possible, step
             assert not step.outcome.fits
@@ -108,7 +110,7 @@ def test_a_step_changes_its_axis_and_what_must_go_along(
         along = {"virtual_stages": {"schedule"}, "schedule": {"virtual_stages"}}.get(
             step.axis, {"dp"}
         )
-        assert changed <= {step.axis, *along}
+        assert changed <= {step.axis, *along, *step.along}
         assert bool(changed) != step.current
         if step.axis in KEEP_GPUS:
             assert step.layout.devices == layout.devices
@@ -132,6 +134,7 @@ def test_a_patch_to_the_question_leads_to_the_layout(name: str, found: dict[str,
             continue
         for question in questions:
             asks = {**question, **step.patch}
+            asks.pop("network", None)
             gpus = asks.pop("gpus")
             if asks["dp"] is None:
                 asks["dp"] = gpus // (asks["tp"] * asks["cp"] * asks["pp"])
@@ -160,7 +163,8 @@ def test_the_change_is_the_best_single_step(name: str, found: dict[str, Advice])
         (
             alone
             for step in every(given)
-            if step.axis in KEEP_GPUS and not step.current and step.layout is not None
+            if step.axis in KEEP_GPUS and not (step.current or step.along)
+            if step.layout is not None
             for alone in [outcome(question, step.layout)]
             if not isinstance(alone, ShardcostError) and alone.memory.fits() and _even(alone)
         ),
@@ -224,14 +228,38 @@ def test_values_are_those_that_make_sense(found: dict[str, Advice]) -> None:
     )
 
 
-def test_degrees_that_do_not_divide_the_gpus_say_so(found: dict[str, Advice]) -> None:
+def test_other_degrees_give_way_where_they_must(found: dict[str, Advice]) -> None:
     step = next(each for each in found["decoding"].steps["cp"] if each.value == 4)
-    assert (
-        str(step.outcome.reason)
-        == "gpus must be a multiple of tp x cp x pp = 8 x 4 x 1 = 32, got 8"
-    )
+    assert step.patch == {"tp": 2, "cp": 4, "gpus": 8, "dp": None}
+    assert step.along == ("tp",)
+    step = next(each for each in found["decoding"].steps["gpus"] if each.value == 4)
+    assert step.patch == {"tp": 4, "gpus": 4, "dp": None}
+    assert step.outcome.fits
+    step = next(each for each in found["dense training"].steps["gpus"] if each.value == 1024)
+    assert step.outcome.fits
+    assert step.layout == replace(QUESTIONS["dense training"][2], dp=64)
+    few = advice("llama3-70b", "h100_sxm", Layout(tp=8), replace(DECODE, batch=4))
+    many = next(each for each in few.steps["gpus"] if each.value == 64)
+    assert many.layout == Layout(tp=8, pp=2, dp=4)  # not 8 replicas of 4 sequences
+    assert many.patch["network"] == many.outcome.network == NET
     step = next(each for each in found["decoding experts"].steps["ep"] if each.value == 64)
     assert step.outcome.reason == EP_DIVIDES.reason()
+
+
+def test_no_more_gpus_than_a_node_has_without_a_network() -> None:
+    cluster = replace(Cluster.named("h100_sxm"), usual_network=None)
+    found = advice("llama3-70b", cluster, Layout(tp=8), replace(DECODE, batch=4))
+    many = next(each for each in found.steps["gpus"] if each.value == 64)
+    assert not many.outcome.possible
+    assert "network" in str(many.outcome.reason)
+
+
+def test_a_missing_network_is_all_that_is_changed() -> None:
+    found = advice("llama3-70b", "h100_sxm", Layout(tp=8, pp=4), TRAIN)
+    assert found.limit.part == "layout"
+    assert found.change is not None
+    assert found.change.patch == {"network": NET}
+    assert found.change.words.startswith("network ib_8x400g: fits (")
 
 
 def test_chunks_and_their_schedule_go_together(found: dict[str, Advice]) -> None:
@@ -351,7 +379,8 @@ def test_more_gpus_where_no_field_helps() -> None:
 
 def test_nothing_to_advise_where_nothing_fits() -> None:
     work = Decode(batch=1, context_tokens=4096, dtype="bf16")
-    found = advice("deepseek-v3", "l4", Layout(), work)
+    alone = replace(Cluster.named("l4"), usual_network=None)
+    found = advice("deepseek-v3", alone, Layout(), work)
     assert found.limit.part == "memory"
     assert found.change is None
     assert "nor of the GPUs, fits" in sentences(found)[1][1]
@@ -425,6 +454,7 @@ def test_data_is_plain_and_says_the_same(name: str, found: dict[str, Advice]) ->
         "tokens_per_s_per_gpu",
         "current",
         "set",
+        "along",
     )
     for step, told in zip(every(found[name]), chain(*data["steps"].values()), strict=True):
         assert tuple(told) == keys

@@ -74,6 +74,7 @@ SIZES = {"train": "sequence_length", "prefill": "prompt_tokens", "decode": "cont
 TASKS: dict[str, type[asks.Asked]] = {
     "estimate": asks.RunAsk,
     "advice": asks.Ask,
+    "nearest": asks.NearestAsk,
     "roofline": asks.Ask,
     "messages": asks.Ask,
     "commands": asks.Ask,

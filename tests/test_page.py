@@ -148,19 +148,65 @@ def test_sliders_reach_what_is_possible_and_say_why_the_rest_is_not(visit: Visit
     visit.press("[data-axis=tp]", "Home").press("[data-axis=tp]", "End")
     assert visit.value("tp") == 8
 
-    # Nothing of the 8 GPUs is left for cp: the keys do not move it, a click says why.
-    context = visit.at("[data-axis=cp]")
-    for key in ("ArrowRight", "End", "PageUp"):
-        visit.press("[data-axis=cp]", key)
-        assert visit.value("cp") == 1
-    assert context.get_attribute("aria-disabled") == "true"
-    never = context.locator('.step[data-state="never"]').first
-    box = never.bounding_box()
+    # Nothing of the 8 GPUs is left for pp: tp gives way, which is said and can be taken back.
+    visit.press("[data-axis=pp]", "ArrowRight")
+    assert visit.headline()["title"].endswith("tp4pp2")
+    assert visit.text("#adjusted > p") == "Adjusted: tp 4"
+    visit.click("#adjusted-undo")
+    assert visit.headline()["title"].endswith("tp8")
+
+    # The keys step over what is impossible, a click says why.
+    visit.open({**FIRST, "batch": 6, "gpus": 4, "tp": 4})
+    replicas = visit.at("[data-axis=dp]")
+    visit.press("[data-axis=dp]", "ArrowRight")
+    assert visit.value("dp") == 2
+    box = replicas.locator('.step[data-state="never"]').first.bounding_box()
     assert box is not None
     visit.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 5)
     visit.settle()
-    assert visit.value("cp") == 1
-    expect(visit.at("#tip")).to_contain_text("impossible, ")
+    assert visit.value("dp") == 2
+    expect(visit.at("#tip")).to_contain_text("impossible, dp does not divide the batch of 6")
+
+
+def test_any_number_can_be_typed_and_the_layout_is_adjusted_to_it(visit: Visit) -> None:
+    visit.refusals = {422}
+    visit.open()
+
+    def typed(axis: str, text: str) -> str:
+        visit.at(f"#number-{axis}").fill(text)
+        visit.press(f"#number-{axis}", "Enter")
+        return str(visit.headline()["title"]).rpartition(" on ")[2]
+
+    assert typed("gpus", "4") == "4 x h100_sxm, tp4"
+    assert typed("gpus", "12") == "12 x h100_sxm, tp4pp3"
+    assert visit.text("#adjusted > p") == "Adjusted: tp4pp3"
+    visit.at("#adjusted summary").click()
+    assert "batch of 64" in visit.text("#adjusted details p")
+    assert typed("gpus", "2048").startswith("2,048 x h100_sxm (ib_8x400g), tp4")
+    assert typed("tp", "8").startswith("2,048 x h100_sxm (ib_8x400g), tp8")
+    before = visit.headline()
+    for text in ("0", "1.5", "", "9999999999"):
+        visit.at("#number-gpus").fill(text)
+        visit.press("#number-gpus", "Tab")
+        assert visit.at("#number-gpus").get_attribute("aria-invalid") == "true", text
+        fault = visit.text("#number-gpus-error")
+        assert fault == "GPUs: a whole number from 1 to 1,000,000,000"
+    assert visit.headline() == before
+    visit.at("#number-gpus").fill("2048")
+    visit.press("#number-gpus", "ArrowUp")
+    assert visit.value("gpus") == 4096
+
+
+def test_a_phase_that_needs_more_memory_gets_it(visit: Visit) -> None:
+    visit.open().at("#phase-train").check(force=True)
+    visit.settle()
+    assert visit.headline()["title"].endswith("on 32 x h100_sxm (ib_8x400g), tp8pp4")
+    assert visit.text("#adjusted > p") == "Adjusted: 32 GPUs, tp8pp4, ib_8x400g"
+    assert visit.at("#headline-fit").is_hidden()
+    visit.at("#adjusted summary").click()
+    assert "of 80 GiB" in visit.text("#adjusted details p")
+    visit.click("#adjusted-undo")
+    assert visit.headline()["time"] == "18.08 ms"
 
 
 def test_a_slider_follows_the_mouse(visit: Visit) -> None:
@@ -179,9 +225,11 @@ def test_a_slider_follows_the_mouse(visit: Visit) -> None:
     visit.settle()
     assert visit.value("gpus") == 32
     assert visit.headline()["title"].endswith("on 32 x h100_sxm, tp8dp4")
-    mouse.move(*places["1"], steps=8)  # impossible with tp 8: it stays at the nearest
+    mouse.move(*places["1"], steps=8)  # with tp 1: tp gives way
     visit.settle()
-    assert visit.value("gpus") == 8
+    assert visit.value("gpus") == 1
+    mouse.move(*places["8"], steps=8)  # and comes back
+    visit.settle()
     mouse.up()
     assert visit.headline()["time"] == "18.08 ms"
 
@@ -225,16 +273,26 @@ def test_an_impossible_question_keeps_the_old_answer_and_leads_back(visit: Visit
     before = visit.headline()
     visit.at("#field-batch").fill("0")
     assert visit.at("#field-batch").get_attribute("aria-invalid") == "true"
-    visit.at("#field-batch").fill("3")
-    visit.press("[data-axis=gpus]", "ArrowRight")  # 3 sequences over 2 replicas
+    assert visit.text("#field-batch-error") == "Batch: a whole number from 1 to 1,000,000,000"
+    visit.at("#field-batch").fill("64")
+    visit.at("#number-dp").fill("3")  # 64 sequences over 3 replicas
+    visit.press("#number-dp", "Enter")
     error = visit.text("#headline-error p")
     assert error.count("\n") == 0
-    assert "3" in error
+    assert "batch of 64" in error
     assert visit.headline()["time"] != ""
     visit.click("#undo")
-    visit.at("#field-batch").fill("64")
-    assert visit.settle().headline() == before
+    assert visit.headline() == before
     assert visit.at("#headline-error").is_hidden()
+
+
+def test_a_link_to_what_cannot_be_leads_to_the_nearest_that_runs(visit: Visit) -> None:
+    visit.refusals = {422}
+    visit.open({**FIRST, "gpus": 4})
+    error = visit.text("#headline-error p")
+    assert error == "GPUs must be a multiple of tp x cp x pp = 8 x 1 x 1 = 8, got 4"
+    visit.click("#take-nearest")
+    assert visit.headline()["title"].endswith("on 4 x h100_sxm, tp4")
 
 
 # --------------------------------------------------------------------------- the address
@@ -345,7 +403,9 @@ def test_back_and_forward_go_through_what_was_asked(visit: Visit) -> None:
 def test_a_broken_link_is_told_in_one_line_and_the_rest_of_it_holds(visit: Visit) -> None:
     visit.refusals = {422}
     broken = {"tp": "eight", "<b>evil</b>": "1", "tab": "nowhere", "batch": "-3", "gpus": "8"}
+    broken |= {"ring_algorithm": "x"}
     visit.open({**FIRST, **broken}, fragment="#config=!!!")
+    expect(visit.at("#remarks p")).to_contain_text('ring_algorithm in the link cannot be "x"')
     remark = visit.text("#remarks p")
     for said in ('p in the link cannot be "eight"', '"<b>evil</b>" is not known', '"nowhere"'):
         assert said in remark
@@ -368,6 +428,12 @@ def test_copy_link_copies_the_address(visit: Visit) -> None:
     expect(visit.at("#share-url span")).to_have_text("Copied")
     assert visit.script("() => navigator.clipboard.readText()") == visit.page.url
     assert parse_qs(urlsplit(visit.page.url).query)["batch"] == ["32"]
+    assert "works on this machine" in visit.text("#remarks p")
+    visit.click("#remarks-go")
+    expect(visit.at("#remarks p")).to_contain_text("copied")
+    command = visit.script("() => navigator.clipboard.readText()")
+    assert command.startswith("shardcost estimate llama3-70b ")
+    assert "--batch 32" in command
 
 
 # -------------------------------------------------------------------------------- search

@@ -139,15 +139,35 @@ def test_a_log_of_nccl_tests_makes_the_machine_its_own(visit: Visit, repository:
     said = visit.text("#drop-message")
     assert "all_reduce on 8 GPUs" in said
     assert "394.5 GB/s" in said
-    assert "“Use it” takes h200_sxm as the cluster, fitted to " in said
+    assert "“Use it” takes h200_sxm, calibrated on 6 measured points." in said
     before = visit.headline()["time"]
     visit.click("#file-use")
     assert visit.at("#file-dialog").is_hidden()
     assert visit.headline()["time"] != before
-    assert visit.at("#on option:checked").inner_text().startswith("pasted: ")
+    name = "h200_sxm-calibrated-on-all_reduce-8.txt"
+    assert visit.at("#on option:checked").inner_text() == f"pasted: {name}"
+    assert f" on 8 x {name}, " in visit.headline()["title"]
     # Its collective is the fitted one.
     visit.tab("collective")
     assert visit.at("#root-collective svg.chart:visible").count() >= 1
+
+
+def test_a_log_without_gpu_names_is_of_the_page_s_machine_or_another(
+    visit: Visit, repository: Path
+) -> None:
+    text = (repository / "docs/examples/all_reduce-8.txt").read_text()
+    bare = "\n".join(line for line in text.splitlines() if "NVIDIA" not in line)
+    visit.open().drop("bare.txt", bare)
+    said = visit.text("#file-words")
+    assert said.startswith("Cannot be used yet: it does not say on which GPUs it was measured")
+    assert "--" not in visit.text("#drop-message pre")
+    assert visit.at("#file-on").input_value() == "h100_sxm"
+    assert visit.at("#file-network").input_value() == "ib_8x400g"
+    visit.at("#file-on").select_option("h200_sxm")
+    visit.at("#file-use").click()
+    expect(visit.at("#file-dialog")).to_be_hidden()
+    visit.settle()
+    assert " on 8 x h200_sxm-calibrated-on-bare.txt, " in visit.headline()["title"]
 
 
 def test_a_topology_names_the_machine_and_its_network(visit: Visit, repository: Path) -> None:
@@ -155,7 +175,7 @@ def test_a_topology_names_the_machine_and_its_network(visit: Visit, repository: 
     visit.open({**FIRST, "on": "a100_sxm"}).at("#paste-profile").click()
     visit.at("#file-input").set_input_files(matrix)
     visit.told_of_file()
-    assert "takes h100_sxm with ib_8x400g as the cluster" in visit.text("#drop-message")
+    assert "takes h100_sxm with ib_8x400g as the machine" in visit.text("#drop-message")
     visit.click("#file-use")
     assert visit.at("#on").input_value() == "h100_sxm"
     assert visit.at("#network").input_value() == "ib_8x400g"

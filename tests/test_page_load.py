@@ -187,9 +187,9 @@ def test_what_cannot_be_is_told_in_one_line_and_mended(visit: Visit) -> None:
     visit.open(LOAD)
     before = visit.text("#load-table")
     for name, text, said in (
-        ("isl", "many", "Isl must be tokens such as 1024"),
+        ("isl", "many", "Prompt tokens must be tokens such as 1024"),
         ("requests", "30000", "Requests must be at most 20000 on the page"),
-        ("max_tpot", "soon", "Max tpot must be a time with its unit"),
+        ("max_tpot", "soon", "TPOT at most must be a time with its unit"),
     ):
         kept = visit.at(f"#load-{name}").input_value()
         fill(visit, name, text)

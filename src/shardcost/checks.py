@@ -173,7 +173,7 @@ def share(*, default: Any = MISSING) -> Any:
             raise BadValueError(name, value, text)
         return float(value)
 
-    return _field(default, rule, least=0)
+    return _field(default, rule, least=0, most=1)
 
 
 def positive_or_array(name: str, value: Any) -> Any:

@@ -325,6 +325,9 @@ class Cluster(Noun):
     """Which link of a node joins which devices, where that is known and not the same for all."""
     sources: Mapping[str, Source] = table(_source, default_factory=dict)
     """For each figure, by its path such as ``device.memory_bytes``: who says so, and the caveat."""
+    usual_network: str | None = text(default=None)
+    """The catalog's network that joins such nodes as a rule: proposed where one is needed and none
+    is named, never assumed."""
     based_on: str | None = text(default=None)
     """The cluster of the catalog that a user's profile describes more closely."""
     profile: str = ""

@@ -118,7 +118,7 @@ class Option:
     start: Mapping[str, int] = field(default_factory=dict)
     """Where the page begins, by phase."""
     example: str = ""
-    """What the page shows where it is empty."""
+    """What the page shows where it is empty: no value that is in force, hence "e.g."."""
 
     @property
     def flag(self) -> str:
@@ -177,6 +177,13 @@ class Option:
         if not self._fields:
             return self.fewest
         return int(self._fields[0].metadata.get("least", 1))
+
+    @cached_property
+    def most(self) -> int | None:
+        """The most that it may be, where its field or its choices say so."""
+        if self.kind == "whole" and self.choices:
+            return int(max(self.choices))
+        return self._fields[0].metadata.get("most") if self._fields else None
 
     def rule(self, name: str, value: Any) -> Any:
         """Return a value if the field may have it; an error calls it `name`."""
@@ -448,31 +455,31 @@ WORKLOAD: Final = (
 
 LIMITS: Final = (
     Option("max_time", "time", "Step at most", "the longest step, like 20s", limit="max_time_s",
-           example="no limit, or 20s"),
+           example="e.g. 20s"),
     Option("max_ttft", "time", "TTFT at most", "the longest time to the first token, like 500ms",
-           phases=("prefill", "decode"), limit="max_ttft_s", example="no limit, or 500ms"),
+           phases=("prefill", "decode"), limit="max_ttft_s", example="e.g. 500ms"),
     Option("max_tpot", "time", "TPOT at most", "the longest time per output token, like 50ms",
-           phases=("decode",), limit="max_tpot_s", example="no limit, or 50ms"),
+           phases=("decode",), limit="max_tpot_s", example="e.g. 50ms"),
     Option("min_tokens_per_user", "number", "Tokens/s/user at least",
            "the fewest tokens per second of a user",
-           phases=("decode",), limit="min_tokens_per_s_per_user", example="no limit, or 30"),
+           phases=("decode",), limit="min_tokens_per_s_per_user", example="e.g. 30"),
     Option("min_tokens_per_s", "number", "Tokens/s in all at least",
            "the fewest tokens per second of all GPUs together",
-           limit="min_tokens_per_s", example="no limit"),
+           limit="min_tokens_per_s", example="e.g. 1000"),
     Option("headroom", "share", "Memory to leave free",
            "share of the memory to leave free, like 10% or 0.1", otherwise="0",
-           limit="memory_headroom", example="none, or 10%"),
+           limit="memory_headroom", example="e.g. 10%"),
     Option("confidence", "share", "Limits hold in",
            "share of cases in which limits on time and rate must hold, like 90%, by the errors of"
            " similar measurements", otherwise="limits on the estimate itself",
-           limit="confidence", example="the estimate, or 90%"),
+           limit="confidence", example="e.g. 90%"),
 )  # fmt: skip
 """What a layout of a search must keep."""
 OBJECTIVE: Final = Option("objective", "name", "Optimise", "what to optimise", preset="time")
 PRICE: Final = Option(
     "price", "price", "Price of a GPU hour",
     "of a GPU for an hour, in any currency; or by cluster: h100_sxm=2.50,a100_sxm=1.20",
-    example="2.50", place="more",
+    example="e.g. 2.50", place="more",
 )  # fmt: skip
 TOP: Final = Option("top", "whole", "Layouts to show", "how many of the best", preset=5)
 DISTINCT: Final = Option(
@@ -514,10 +521,10 @@ _OWN: Final = "the engine's own"
 _POOL: Final = "as the other pool's"
 ARRIVALS: Final = (
     Option("rate", "number", "Requests per second",
-           "mean arrivals in a second; a trace is sped up or slowed down to it", example="4"),
+           "mean arrivals in a second; a trace is sped up or slowed down to it", example="e.g. 4"),
     Option("users", "whole", "Users",
            "users of a closed loop: each sends its next request when its last one ends",
-           example="64"),
+           example="e.g. 64"),
     Option("arrival", "word", "Arrivals", "how requests arrive",
            otherwise="closed with --users, else poisson",
            allowed=("poisson", "closed", "all-at-once")),
@@ -525,8 +532,8 @@ ARRIVALS: Final = (
            "arrivals and lengths that were recorded, .csv or .jsonl, instead of those below"),
     Option("isl", "lengths", "Prompt tokens",
            "tokens of a prompt: 1024, 819-1024, lognormal:MEAN:CV or exponential:MEAN",
-           example="1024 or 819-1024"),
-    Option("osl", "lengths", "Output tokens", "tokens of an output, likewise", example="256"),
+           example="e.g. 1024"),
+    Option("osl", "lengths", "Output tokens", "tokens of an output, likewise", example="e.g. 256"),
     Option("requests", "whole", "Requests", "requests in all; of a trace, its first ones",
            otherwise="10 for each user, else 1000; all of a trace"),
     Option("prefix_tokens", "whole", "Shared prefix",
@@ -538,13 +545,13 @@ ARRIVALS: Final = (
 LATENCY: Final = (
     Option("max_ttft", "time", "TTFT at most",
            "the longest time to the first token of a good request, like 1s",
-           example="no limit, or 1s"),
+           example="e.g. 1s"),
     Option("max_tpot", "time", "TPOT at most",
            "the longest time per output token of a good request, like 30ms",
-           example="no limit, or 30ms"),
+           example="e.g. 30ms"),
     Option("max_e2e", "time", "Latency at most",
            "the longest time to the last token of a good request, like 20s",
-           example="no limit, or 20s"),
+           example="e.g. 20s"),
     Option("percentile", "whole", "Percentile of the limits",
            "of a hundred requests, how many must keep each limit for a load to be held",
            preset=90),

@@ -29,6 +29,23 @@ from shardcost.machine.libraries import default_library
 from shardcost.validate.collectives import CollectiveCase, machine
 
 
+class NotStatedError(FormatError):
+    """A file does not say on what it was measured, and the caller does not either."""
+
+
+class UnplacedError(BadValueError):
+    """Measurements of which none has a place on the machine."""
+
+    def __init__(self, files: Sequence[str], passed_over: Mapping[str, int]) -> None:
+        self.passed_over = passed_over
+        why = "; ".join(f"{reason} ({count})" for reason, count in passed_over.items())
+        rule = f"files with measured collectives on a known machine{': ' * bool(why)}{why}"
+        super().__init__("measurements", list(files), rule)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.value, self.passed_over)
+
+
 @dataclass(frozen=True)
 class Stated:
     """What the caller says of measurements; None where the files are to say it."""
@@ -36,6 +53,8 @@ class Stated:
     cluster: str | None = None
     network: str | None = None
     library: str | None = None
+    gpus: int | None = None
+    """GPUs that took part, of runs that do not say."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +87,7 @@ def gathered(readings: Sequence[Reading], stated: Stated) -> Gathered:
             raise FormatError(reading.file, reason)
     results = _usable(results, passed)
     if not results:
-        why = "; ".join(f"{reason} ({count})" for reason, count in passed.most_common(3))
-        rule = f"files with measured collectives on a known machine{': ' * bool(why)}{why}"
-        raise BadValueError("measurements", [entry.file for entry in readings], rule)
+        raise UnplacedError([entry.file for entry in readings], dict(passed.most_common(3)))
     return Gathered(_joined(results), _one_machine(results), dict(passed.most_common()))
 
 
@@ -112,18 +129,18 @@ def _system(file: str, device: str, stated: Stated) -> str:
     if stated.cluster is not None:
         return cluster_named(stated.cluster).name
     if not device:
-        raise FormatError(file, "does not say on which GPUs it was measured: say --on CLUSTER")
+        raise NotStatedError(file, "does not say on which GPUs it was measured: say --on CLUSTER")
     result = cluster_reporting(device)
     if result is None:
         reason = f"was measured on {shown(device)}, which the catalog does not have or has twice"
-        raise FormatError(file, f"{reason}: say --on CLUSTER, the nearest will do")
+        raise NotStatedError(file, f"{reason}: say --on CLUSTER, the nearest will do")
     return result
 
 
 def _case(file: str, run: Run, system: str, stated: Stated) -> CollectiveCase:
-    gpus = run.num_gpus
+    gpus = run.num_gpus or stated.gpus
     if not gpus:
-        raise FormatError(file, "does not say how many GPUs took part: say --gpus N")
+        raise NotStatedError(file, "does not say how many GPUs took part: say --gpus N")
     cluster = cluster_named(system)
     per_node = int(cluster.gpus_per_node)
     nodes = run.nodes or -(-gpus // per_node)

@@ -171,6 +171,7 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             name=name,
             title=top.plain("title", name),
             gpus_per_node=top.take("gpus_per_node"),
+            usual_network=top.plain("usual_network", None),
             device=_device(device, peaks, name),
             tiers=(_tier(link),),
             network=own_network if network is None else network,

@@ -124,7 +124,8 @@ def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> Shown:
     from shardcost.report.profile import as_data, as_text
 
     target = _target(_output(given, name), PROFILE_FIRST_LINE)
-    stated = Stated(given.on, given.network, given.library)
+    gpus = values.count("--gpus", given.gpus)
+    stated = Stated(given.on, given.network, given.library, gpus)
     say = _say if sys.stderr.isatty() else lambda _: None
     profile = Profile.of(readings, name, stated, say, (cores(), memory_bytes())).write(target)
     return lambda: as_data(profile), lambda: as_text(profile)

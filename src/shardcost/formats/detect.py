@@ -17,7 +17,7 @@ from shardcost.errors import FormatError, shown
 from shardcost.files import is_file, is_folder, read_text
 from shardcost.formats import osu
 from shardcost.formats.hf_config import looks_like_hf_config, model_of_file
-from shardcost.formats.opened import MOST_JSON_BYTES, head_of, parse_object
+from shardcost.formats.opened import MOST_JSON_BYTES, chunks_of, head_of, parse_object
 from shardcost.formats.reading import MeasurementLog, Reading, Tick, no_tick
 from shardcost.formats.tables import RUNS, Table, begins_like_a_table, read_table
 from shardcost.model import Model
@@ -74,7 +74,10 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     file = str(path)
     head = head_of(path)
     if not head.strip():
-        raise FormatError(file, "is empty")
+        with chunks_of(path) as chunks:
+            next(chunks, b"")  # a damaged file says so
+        reason = f"begins with {len(head):,} blanks and nothing else" if head else "is empty"
+        raise FormatError(file, reason)
     for name in READERS:
         module = import_module(f"shardcost.formats.{name}")
         if module.looks_like(head):

@@ -25,6 +25,7 @@ from shardcost.formats.hf_layers import blocks
 from shardcost.formats.opened import MOST_JSON_BYTES, parse_object
 from shardcost.model import Experts, Model
 
+_MOST_NAME: Final = 200
 _TOWERS: Final = ("vision_config", "audio_config")
 _UNBOUNDED: Final = frozenset({"time_step_limit", "mamba_dt_limit"})
 """Fields that may be infinite: limits of a state space's step size."""
@@ -35,7 +36,7 @@ _NO_HEADS: Final = ("mamba_in_all",)
 def read_hf_config(config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Model:
     """Return the model that a Hugging Face config describes."""
     if isinstance(config, Mapping):
-        return _model(dict(config), "config", name, "Hugging Face config given as a mapping", {})
+        return _model(dict(config), "config", name, "Hugging Face config", {})
     if not isinstance(config, str | Path):
         raise BadTypeError("config", config, "a path or a mapping")
     path = Path(config)
@@ -101,7 +102,7 @@ def _model(
             sparse=any(isinstance(block.feed_forward, Experts) for block in stack),
         )
         return Model(
-            name=name or own_name or config.model_type,
+            name=_plain(name or own_name) or _plain(config.model_type),
             hidden_size=config.needed("hidden"),
             vocab_size=config.needed("vocab"),
             blocks=stack,
@@ -179,6 +180,14 @@ def _not_counted(content: dict[str, Any], config: Config, predicting: int) -> li
         raise FormatError(config.file, f"model_type {shown(config.model_type)} {reason}")
     caveats += [f"field {key[:60]} is not understood, and not counted" for key in ignored[:5]]
     return caveats
+
+
+def _plain(name: str) -> str:
+    """Return a name as it is shown: not endless, and without control characters.
+
+    Those that turn the direction of writing are among them.
+    """
+    return "".join(each for each in name[: 2 * _MOST_NAME] if each.isprintable())[:_MOST_NAME]
 
 
 def _file_name(path: Path) -> str | None:

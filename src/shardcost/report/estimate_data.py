@@ -255,4 +255,5 @@ def _step_as_data(step: Step) -> dict[str, Any]:
         "time_s": outcome.time_s,
         **attributes(step, "tokens_per_s_per_gpu current"),
         "set": dict(step.patch),
+        "along": list(step.along),
     }

@@ -71,7 +71,10 @@ def table(
     `right` names the columns to align to the right, as the indices' digits: ``"12"``.
     """
     classes = ["number" if str(index) in right else None for index in range(len(head))]
-    top = (element("th", cell, scope="col", class_=classes[i]) for i, cell in enumerate(head))
+    top = (
+        element("th", cell, scope="col", class_=classes[i]) if cell else element("td")
+        for i, cell in enumerate(head)
+    )
     body = []
     for first, *others in rows:
         cells = zip(others, classes[1:], strict=True)

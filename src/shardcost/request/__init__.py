@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from shardcost.goodput.run import Target, TrainingRun
     from shardcost.layout import Layout
     from shardcost.model import Model
+    from shardcost.search.nearest import Nearest
     from shardcost.search.objectives import Constraints, Price
     from shardcost.software import Software
     from shardcost.workload import Workload
@@ -139,11 +140,7 @@ def layout_of(given: Given) -> Layout:
     """Return the layout that the options describe; GPUs that no degree takes are replicas."""
     from shardcost.layout import Layout
 
-    fields = {
-        option.name: option.read(given[option.name])
-        for option in options.LAYOUT
-        if given.get(option.name) is not None
-    }
+    fields = _layout_fields(given)
     phase = given.get("phase")
     for name, value in fields.items() if phase in options.PHASES else ():
         if value != options.ESTIMATE[name].default:
@@ -152,6 +149,14 @@ def layout_of(given: Given) -> Layout:
     if gpus is not None:
         fields["dp"] = _replicas(gpus, fields)
     return Layout(**fields)
+
+
+def _layout_fields(given: Given) -> dict[str, Any]:
+    return {
+        option.name: option.read(given[option.name])
+        for option in options.LAYOUT
+        if given.get(option.name) is not None
+    }
 
 
 def _replicas(gpus: int, degrees: Mapping[str, int]) -> int:
@@ -235,6 +240,30 @@ def estimate_of(given: Given, finder: Finder) -> Estimate:
         return estimate(*question[:4], software=question.software)
     except ShardcostError as error:
         raise ImpossibleError(error) from None
+
+
+def nearest_of(given: Given, finder: Finder, kept: Sequence[str], *, fits: bool) -> Nearest | None:
+    """Return the nearest layout that runs to the one that the options describe, None if none does.
+
+    Args:
+        given: The options; degrees need not multiply to the GPUs, nor the layout be feasible.
+        finder: Finds model and machine.
+        kept: Options that stay as they are given.
+        fits: Whether the layout must fit the memory too.
+    """
+    from shardcost.search.nearest import nearest
+
+    name = given.get("software")
+    return nearest(
+        finder.model(given.get("model")),
+        cluster_of(given, finder),
+        _layout_fields(given),
+        value_of(given, options.GPUS),
+        workload_of(given),
+        None if name is None else finder.software(name),
+        kept=kept,
+        fits=fits,
+    )
 
 
 def scaling_of(given: Given, finder: Finder, name: str, chosen: Sequence[Any]) -> Scaling:

@@ -130,9 +130,9 @@ def advice(
         now = _estimate(setup, layout)
     except ShardcostError as error:
         limit = Limit("layout", 1.0, f"impossible: {reason_of(error)}")
-        return Advice(steps, limit, _remedy(setup, None, steps))
+        return Advice(steps, limit, remedy(setup, None, steps))
     fits = now.memory.fits(now.cluster.device)
-    change = _improvement(setup, now, steps) if fits else _remedy(setup, now, steps)
+    change = _improvement(setup, now, steps) if fits else remedy(setup, now, steps)
     return Advice(steps, limit_of(now), change)
 
 
@@ -157,9 +157,13 @@ def _improvement(setup: Setup, now: Estimate, steps: Steps) -> BestChange | None
     return _best_change(best, then, words, faster_pct)
 
 
-def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | None:
-    """Return the smallest change that makes a layout possible and lets it fit, the fastest such."""
-    best = _best_single(steps)
+def remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | None:
+    """Return the smallest change that makes a layout possible and lets it fit, the fastest such.
+
+    That is the cluster's usual network alone where no more is missing.
+    """
+    alone = Change({}, setup.layout)
+    best = alone if now is None and _fits_joined(setup, alone) else _best_single(steps)
     for several in () if best else _larger_changes(setup, steps):
         changes = fitting(setup, several)
         comes_to = outcomes(setup, changes)
@@ -167,15 +171,27 @@ def _remedy(setup: Setup, now: Estimate | None, steps: Steps) -> BestChange | No
         if fit:
             best = min(fit, key=lambda change: comes_to[id(change)].rank)
             break
-    if best is None or best.layout is None:
+    layout = best and best.layout
+    if best is None or layout is None:
         return None
-    then = _estimate(setup, best.layout)
+    network = outcomes(setup, [best])[id(best)].network
+    if network:
+        best = best._replace(patch={**best.patch, "network": network})
+        setup = setup.joined or setup
+    then = _estimate(setup, layout)
     room = then.cluster.device.memory_bytes
     memory = f"{format_bytes(then.memory_bytes)} of {format_bytes(room)}"
-    changed_to = _renamed(setup, best.layout)
+    named = [_renamed(setup, layout), f"network {network}" if network else ""]
+    changed_to = ", ".join(filter(None, named))
     words = f"{changed_to}: fits ({memory}), {format_time(then.time_s)} per step"
     faster_pct = None if now is None else 100 * float(now.time_s / then.time_s - 1)
     return _best_change(best, then, words, faster_pct)
+
+
+def _fits_joined(setup: Setup, change: Change) -> bool:
+    """Return whether a layout lacks nothing but the cluster's usual network."""
+    outcome = outcomes(setup, [change])[id(change)]
+    return bool(outcome.network and outcome.fits)
 
 
 def _best_change(change: Change, then: Estimate, words: str, faster: float | None) -> BestChange:
@@ -184,12 +200,12 @@ def _best_change(change: Change, then: Estimate, words: str, faster: float | Non
 
 
 def _best_single(steps: Steps) -> Change | None:
-    """Return the fastest step that fits and keeps the devices; of equal ones, what holds least."""
+    """Return the fastest step that fits and keeps all else; of equal ones, what holds least."""
     fit = [
         step
         for axis in KEEP_GPUS
         for step in steps.get(axis, ())
-        if step.outcome.fits and not step.current
+        if step.outcome.fits and not step.current and not step.along and not step.outcome.network
     ]
     best = min(fit, key=lambda step: step.outcome.rank, default=None)
     return best and Change(best.patch, best.layout)

@@ -2,7 +2,9 @@
 
 A step changes one axis and keeps the rest. Degrees multiply to the devices, so data parallelism
 takes up what `tp`, `cp` and `pp` leave; only `gpus` and `dp` themselves change the devices. Virtual
-stages go with their schedule: more than one are interleaved, and other schedules have one.
+stages go with their schedule: more than one are interleaved, and other schedules have one. Where a
+rule is against the step alone, other degrees give way (`with_room`); where it needs a network and
+none is named, it is priced on the cluster's usual one.
 
 Layouts that differ in numbers only are priced as arrays, in one call of the formulas that
 `estimate` runs on one layout. Reasons against a layout are looked for one by one.
@@ -13,12 +15,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from functools import partial
+from itertools import product, takewhile
+from math import gcd, log2
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardcost.cluster import Cluster
+from shardcost.cluster import Cluster, Network
 from shardcost.errors import InfeasibleError, Reason, Rule, ShardcostError
 from shardcost.estimate.result import footprint
 from shardcost.estimate.step import ledger_of
@@ -43,6 +47,12 @@ _NUMBERS: Final = ("tp", "cp", "ep", "pp", "dp", "virtual_stages", "micro_batch"
 _MOST_GPUS: Final = 1024
 _TIMES_GPUS: Final = 64
 """Devices are offered up to so many, or so many times the present ones if that is less."""
+_MOST_SHARED_OUT: Final = 2**20
+"""Devices that other degrees give way on."""
+_MOST_NEAR: Final = 12
+"""Values of a degree that are tried where it gives way …"""
+_MOST_TRIED: Final = 32
+"""… and combinations of degrees."""
 _MOST_DIVIDED: Final = 2**32
 """Of more devices no divisors but powers of two are looked for."""
 _MOST_SEQUENCES: Final = 64
@@ -64,6 +74,14 @@ class Setup:
         """Devices at work."""
         return int(self.layout.devices)
 
+    @property
+    def joined(self) -> Setup | None:
+        """The same with the cluster's usual network; None where one is named or none is usual."""
+        usual = self.cluster.usual_network
+        if usual is None or self.cluster.network is not None:
+            return None
+        return replace(self, cluster=replace(self.cluster, network=Network.named(usual)))
+
 
 class Outcome(NamedTuple):
     """What a layout comes to: its figures, or why it has none."""
@@ -73,6 +91,8 @@ class Outcome(NamedTuple):
     fits: bool = False
     reason: Reason | None = None
     """Why it is infeasible, or what it needs beyond the memory."""
+    network: str = ""
+    """The cluster's usual network, where it has a price only with one and none was named."""
 
     @property
     def possible(self) -> bool:
@@ -93,6 +113,8 @@ class Change(NamedTuple):
     layout: Layout | None
     reason: Reason | None = None
     """Why there is no such layout."""
+    along: tuple[str, ...] = ()
+    """Other fields that gave way."""
 
 
 class Step(NamedTuple):
@@ -107,12 +129,14 @@ class Step(NamedTuple):
     layout: Layout | None
     outcome: Outcome
     tokens_per_s_per_gpu: float | None
+    along: tuple[str, ...] = ()
+    """As in `Change`."""
 
 
 def steps_of(setup: Setup) -> dict[str, tuple[Step, ...]]:
     """Return, for each axis that applies, the values to choose from and what they come to."""
     changes = {
-        axis: [(value, changed(setup, {axis: value})) for value in values]
+        axis: [(value, with_room(setup, {axis: value})) for value in values]
         for axis, values in offered(setup).items()
     }
     every = [change for pairs in changes.values() for _, change in pairs]
@@ -123,7 +147,9 @@ def steps_of(setup: Setup) -> dict[str, tuple[Step, ...]]:
         if change.layout is not None and outcome.time_s is not None:
             rate = float(setup.workload.tokens / outcome.time_s / change.layout.devices)
         current = value == current_value(setup, axis)
-        return Step(axis, value, current, change.patch, change.layout, outcome, rate)
+        network = {"network": outcome.network} if outcome.network else {}
+        patch = {**change.patch, **network}
+        return Step(axis, value, current, patch, change.layout, outcome, rate, change.along)
 
     return {
         axis: tuple(step(axis, value, change) for value, change in pairs)
@@ -155,6 +181,73 @@ def changed(setup: Setup, values: Mapping[str, Any]) -> Change:
         product = f"{' x '.join(_INNER)} = {' x '.join(map(str, inner.values()))} = {size}"
         return Change(patch, None, _GPUS.reason(product, gpus))
     return _made(layout, patch, {**own, "dp": gpus // size})
+
+
+def with_room(setup: Setup, values: Mapping[str, Any]) -> Change:
+    """Return a layout with some axes changed; where a rule is against it, others give way.
+
+    The nearest layout on as many devices, by factors of two in `tp`, `cp` and `pp`: of equally near
+    ones, that with the tensor and context parallelism of before. Where that is not enough, experts
+    spread less, micro-batches are single sequences and stages have no virtual ones.
+    """
+    alone = changed(setup, values)
+    if "dp" in values or not (set(values) & {*_INNER, "gpus", "ep"}) or _runs(setup, alone):
+        return alone
+    gpus = alone.patch.get("gpus", setup.gpus)
+    if gpus > _MOST_SHARED_OUT:
+        return alone
+    for degrees in _nearest_degrees(setup.layout, values, gpus):
+        for company in ({}, _least(setup.layout, values, degrees, gpus)):
+            other = {**values, "gpus": gpus, **degrees, **company}
+            own = {key: value for key, value in other.items() if value != _now(setup, key)}
+            change = changed(setup, {**own, "gpus": gpus})
+            if _runs(setup, change):
+                along = tuple(key for key in own if key not in {*values, "gpus"})
+                return change._replace(along=along)
+    return alone
+
+
+def _now(setup: Setup, name: str) -> Any:
+    return None if name == "gpus" else getattr(setup.layout, name)
+
+
+def _runs(setup: Setup, change: Change) -> bool:
+    layout = change.layout
+    return layout is not None and first_reason(setup.model, layout, setup.workload) is None
+
+
+def _nearest_degrees(
+    layout: Layout, values: Mapping[str, Any], gpus: int
+) -> Iterator[dict[str, int]]:
+    """Yield `tp`, `cp` and `pp` that divide the devices, the nearest to those of before first."""
+    known = divisors(gpus) if gpus <= _MOST_DIVIDED else list(_doubled(1, gpus))
+    now = {name: int(getattr(layout, name)) for name in _INNER}
+
+    def away(name: str, degree: int) -> float:
+        return abs(log2(degree / now[name]))
+
+    near = [
+        [values[name]] if name in values else sorted(known, key=partial(away, name))[:_MOST_NEAR]
+        for name in _INNER
+    ]
+    tried = [each for each in product(*near) if gpus % (each[0] * each[1] * each[2]) == 0]
+
+    def rank(each: tuple[int, ...]) -> tuple[float, ...]:
+        apart = [away(*pair) for pair in zip(_INNER, each, strict=True)]
+        return sum(apart), apart[1], apart[0]
+
+    for each in sorted(tried, key=rank)[:_MOST_TRIED]:
+        yield dict(zip(_INNER, each, strict=True))
+
+
+def _least(
+    layout: Layout, values: Mapping[str, Any], degrees: Mapping[str, int], gpus: int
+) -> dict[str, Any]:
+    """Return the least of what else degrees may break: experts, micro-batch, virtual stages."""
+    inner = gpus // degrees["pp"]
+    single = {"ep": gcd(int(layout.ep), inner), "micro_batch": 1, "virtual_stages": 1}
+    stages = {"schedule": "1f1b"} if layout.virtual_stages > 1 else {}
+    return {name: value for name, value in {**single, **stages}.items() if name not in values}
 
 
 def _with_company(layout: Layout, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -224,10 +317,19 @@ def _family_priced(setup: Setup, layouts: Sequence[Layout]) -> list[Outcome]:
         times, peaks = ledger.time_s(), _footprint(setup, layout).peak_bytes
     except ShardcostError as error:
         if len(layouts) == 1:
-            return [Outcome(reason=reason_of(error))]
+            return [_joined_outcome(setup, layouts[0]) or Outcome(reason=reason_of(error))]
         return [outcome for one in layouts for outcome in _family_priced(setup, [one])]
     columns = (np.broadcast_to(column, len(layouts)).tolist() for column in (times, peaks))
     return [_outcome(setup, *row) for row in zip(layouts, *columns, strict=True)]
+
+
+def _joined_outcome(setup: Setup, layout: Layout) -> Outcome | None:
+    """Return what a layout comes to on the cluster's usual network; None where it has no price."""
+    joined = setup.joined
+    if joined is None or joined.cluster.network is None:
+        return None
+    outcome = _family_priced(joined, [layout])[0]
+    return outcome._replace(network=joined.cluster.network.name) if outcome.possible else None
 
 
 def _together(layouts: Sequence[Layout]) -> Layout:

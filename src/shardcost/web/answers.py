@@ -24,6 +24,7 @@ from shardcost.request import (
     collective_name,
     collective_of,
     estimate_of,
+    nearest_of,
     question_of,
     run_of,
     run_options_named,
@@ -112,6 +113,29 @@ def advice(given: Fields) -> Any:
         result = estimate_data.advice_as_data(advice_on(*question))
         return result | {"limit": limit, "change": None}
     return estimate_data.advice_as_data(advice_on(*question))
+
+
+def nearest(given: Fields) -> Any:
+    """Return what to change for a layout to run, in fields and words, and why it does not.
+
+    Nothing is changed where it runs as it is.
+    """
+    finder, kept = Pasted(given), given.get("kept") or []
+    fits = bool(given.get("fits"))
+    reason = None
+    try:
+        result = estimate_of(given, finder)
+        if fits:
+            reason = result.memory.reason(result.cluster.device)
+        if reason is None:
+            return {"set": {}, "words": "", "why": None}
+    except ImpossibleError as error:
+        reason = str(error)
+    found = nearest_of(given, finder, [str(name) for name in kept], fits=fits)
+    if found is None:
+        raise ImpossibleError(UsageError(f"{reason}; no layout near it runs"))
+    gpus = value_of(given, GPUS)
+    return {"set": dict(found.patch), "words": found.words(gpus), "why": str(reason)}
 
 
 def timeline(given: Fields) -> Any:
@@ -274,7 +298,7 @@ def _few(requests: Requests) -> Requests:
     """Return requests that are not too many to be simulated for the page."""
     count = len(requests.trace) if requests.arrival == "trace" else requests.count
     if count > limits.MOST_REQUESTS:
-        rule = f"at most {limits.MOST_REQUESTS} on the page; `shardcost load` has time"
+        rule = f"at most {limits.MOST_REQUESTS} on the page"
         raise BadValueError("--requests", count, rule)
     return requests
 
@@ -436,8 +460,8 @@ def html(given: Fields) -> Document:
 
 
 _ANSWERS: Final = (
-    catalog, estimate, advice, timeline, scaling, roofline, messages, collective, schedule, why,
-    load, ratio, commands, plan_check, trace, csv, html,
+    catalog, estimate, advice, nearest, timeline, scaling, roofline, messages, collective, schedule,
+    why, load, ratio, commands, plan_check, trace, csv, html,
 )  # fmt: skip
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {
     answer.__name__: answer for answer in _ANSWERS

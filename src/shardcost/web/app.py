@@ -15,11 +15,17 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from shardcost import __version__
+from shardcost.search.space import MOST_COUNT
 from shardcost.web import asks, shapes
 from shardcost.web.dispatcher import Dispatcher, Job
-from shardcost.web.fields import first_fault
+from shardcost.web.fields import first_fault, on_page
 from shardcost.web.guard import LOOPBACK, MISTAKE, Guard
-from shardcost.web.limits import FILE_BYTES, FILE_S, MOST_CHARACTERS
+from shardcost.web.limits import (
+    CALIBRATE_S,
+    FILE_BYTES,
+    FILE_S,
+    MOST_CHARACTERS,
+)
 from shardcost.web.pages import Assets
 from shardcost.web.pool import BusyError, LateError, Reply
 
@@ -73,6 +79,8 @@ _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
      "What a layout costs: time by part, communication, memory"),
     ("advice", asks.Ask, shapes.Advised,
      "What neighbouring layouts cost, what limits this one, what to change"),
+    ("nearest", asks.NearestAsk, shapes.Adjusted,
+     "The nearest layout that runs, where one does not"),
     ("timeline", asks.TimelineAsk, shapes.Timeline,
      "What runs when, in one layer or in the whole step"),
     ("scaling", asks.ScalingAsk, shapes.Scaled, "How the cost changes with one option"),
@@ -155,6 +163,12 @@ def create_app(hosts: Collection[str] = LOOPBACK) -> FastAPI:
     return app
 
 
+def _refused(line: str) -> dict[str, str]:
+    """Return why there is no answer: the command line's words, and the page's where they differ."""
+    said = on_page(line)
+    return {"detail": line} if said == line else {"detail": line, "said": said}
+
+
 def _response(reply: Reply, request: Request) -> Response:
     """Return the reply of a worker as a response."""
     timing = {"Server-Timing": f"compute;dur={1e3 * reply.head.get('seconds', 0.0):.2f}"}
@@ -169,7 +183,7 @@ def _response(reply: Reply, request: Request) -> Response:
     detail = {"detail": reply.head["detail"]}
     if reply.state == "refused":
         impossible = {"impossible": True} if reply.head.get("impossible") else {}
-        return JSONResponse(detail | impossible, 422, timing)
+        return JSONResponse(_refused(reply.head["detail"]) | impossible, 422, timing)
     if reply.state == "unable":
         return JSONResponse(detail, 503, timing)
     _log.error("%s: %s", request.url.path, reply.head["detail"])
@@ -258,7 +272,8 @@ def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
         "/api/file",
         summary="What a file means (log, trace, topology, config, profile), and how to use it",
         description=f"The body is the file, of at most {FILE_BYTES // 2**20} MiB, whatever its"
-        " Content-Type, sent with the header X-Shardcost: 1.",
+        " Content-Type, sent with the header X-Shardcost: 1. What measurements do not say of the"
+        " machine that they were made on is said in the query.",
         openapi_extra={"requestBody": {"required": True, "content": raw}},
         responses={200: {"model": shapes.Dropped}, **_REFUSALS},
     )
@@ -268,9 +283,20 @@ def _add_files(app: FastAPI, dispatcher: Dispatcher) -> None:
         name: Annotated[
             str, Query(max_length=MOST_CHARACTERS, description="its name: only shown")
         ] = "file",
+        on: Annotated[
+            str | None, Query(max_length=MOST_CHARACTERS, description="the cluster it is of")
+        ] = None,
+        network: Annotated[
+            str | None, Query(max_length=MOST_CHARACTERS, description="what joins its nodes")
+        ] = None,
+        gpus: Annotated[
+            int | None, Query(ge=1, le=MOST_COUNT, description="GPUs that took part")
+        ] = None,
     ) -> Response:
-        head = {"task": "file", "name": name, "gzip": _takes_gzip(request)}
-        reply = await dispatcher.slow.run(head, await request.body(), within_s=FILE_S)
+        stated = {"cluster": on, "network": network, "gpus": gpus}
+        head = {"task": "file", "name": name, "stated": stated, "gzip": _takes_gzip(request)}
+        within_s = FILE_S + CALIBRATE_S
+        reply = await dispatcher.slow.run(head, await request.body(), within_s=within_s)
         return _response(reply, request)
 
 
@@ -304,7 +330,7 @@ def _add_refusals(app: FastAPI) -> None:
         faults = error.errors()
         where = [part for part in faults[0]["loc"] if part != "body"]
         field = {"field": str(where[-1])} if where else {}
-        return JSONResponse({"detail": str(first_fault(faults, known)), **field}, 422)
+        return JSONResponse(_refused(str(first_fault(faults, known))) | field, 422)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> Response:

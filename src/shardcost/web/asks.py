@@ -18,6 +18,7 @@ from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, RUN, SEARCH, WO
 from shardcost.request import names_of
 from shardcost.web import fields
 from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word
+from shardcost.web.limits import MOST_COUNT, MOST_NUMBER
 
 _TYPES: Final[dict[str, Any]] = {
     "whole": Whole,
@@ -126,6 +127,13 @@ class RunAsk(Ask):
         {"model": "llama3-8b", "on": "h100_sxm", "gpus": 8, "zero": 1, "phase": "train"}
         | {"batch": 64, "sequence_length": 4096, "tokens": "1T", "price": 2.5},
     )
+
+
+class NearestAsk(Ask):
+    """An `Ask`, and what of it must stay."""
+
+    kept: Values = Field(None, description="fields that stay as they are, such as gpus")
+    fits: fields.Truth = Field(None, description="whether the layout must fit the memory too")
 
 
 class TimelineAsk(Ask):
@@ -283,7 +291,9 @@ def page_module() -> bytes:
 def _on_page(option: Option) -> dict[str, Any]:
     """Return what the page has to know of an option."""
     plain = ("name", "kind", "label", "choices", "default", "least", "required", "axis", "place")
+    bound = int(MOST_NUMBER) if option.kind == "number" else MOST_COUNT
     return {name: getattr(option, name) for name in plain} | {
+        "most": option.most or bound,
         "example": option.example,
         "hint": option.help,
         "phases": option.applies_to,

@@ -6,6 +6,7 @@ described here; a smaller one is refused further on, in the command line's words
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -19,7 +20,7 @@ from shardcost.errors import (
     UsageError,
     shown,
 )
-from shardcost.options import PHASES, flag
+from shardcost.options import COLLECTIVE, ESTIMATE, LOAD, PHASES, SEARCH, flag
 from shardcost.web.limits import MOST_BYTES, MOST_CHARACTERS, MOST_COUNT, MOST_NUMBER, MOST_VALUES
 
 _PLAIN: Final = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")
@@ -161,6 +162,40 @@ Tokens = Annotated[Any, *_field(_tokens, _WHOLE | {"minimum": 1}, _TEXT)]
 Values = Annotated[Any, *_field(_values, _LIST)]
 OneOrMany = Annotated[Any, *_field(_one_or_many, _WHOLE, _NUMBER, _TEXT, _LIST)]
 Fixed = Annotated[Any, *_field(_fixed, _AXES)]
+
+
+_LABELS: Final = {
+    option.name: option.label
+    for option in (*COLLECTIVE, *LOAD.values(), *SEARCH, *ESTIMATE.values())
+}
+"""Of the page's controls, by field."""
+_FIELD_NAMES: Final = {"global_batch": "batch"}
+"""Options by the field of a noun that they set, where that is called otherwise."""
+_OPTION: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
+_NOUN_FIELD: Final = re.compile(r"\b(?:Train|Prefill|Decode|Layout|Software|Scheduler)\.(\w+)")
+_TYPE: Final = re.compile(r" \((?:str|int|float|bool|list|dict|tuple|NoneType)\)$")
+_IMPOSSIBLE: Final = re.compile(r"^layout must be possible for (.+): (.+), got '([\w.]+)'$")
+_COMMAND: Final = re.compile(r"[:;,]? ?\((?:`shardcost [^)]*|see shardcost [^)]*|--json has all)\)")
+
+
+def on_page(line: str) -> str:
+    """Return a line of the command line in the page's words: labels instead of options and fields.
+
+    >>> on_page("--context-tokens must be a whole number of at least 1, got 'abc' (str)")
+    "Context tokens must be a whole number of at least 1, got 'abc'"
+    >>> on_page("unknown model 'x' (`shardcost models` lists them)")
+    "unknown model 'x'"
+    >>> on_page("layout must be possible for gpt3-175b: tp does not divide 96 heads, got 'tp5'")
+    'tp5 is impossible for gpt3-175b: tp does not divide 96 heads'
+    """
+
+    def label(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return _LABELS.get(_FIELD_NAMES.get(name, name), name.replace("_", " "))
+
+    line = _IMPOSSIBLE.sub(r"\3 is impossible for \1: \2", line)
+    line = _TYPE.sub("", _COMMAND.sub("", line)).replace("got None", "got nothing")
+    return _NOUN_FIELD.sub(label, _OPTION.sub(label, line))
 
 
 def first_fault(errors: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> ShardcostError:

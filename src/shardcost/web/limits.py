@@ -57,9 +57,9 @@ START_S: Final = 60.0
 TASK_S: Final = 10.0
 """Computing time of one request."""
 FILE_S: Final = 20.0
-"""Time to read a file and calibrate on it, to draw a report, or to simulate loads."""
-CALIBRATE_S: Final = 12.0
-"""Of that, time to fit constants; a file that takes longer is only explained."""
+"""Time to read a file, to draw a report, or to simulate loads."""
+CALIBRATE_S: Final = 40.0
+"""Time to fit constants to a file beside reading it; one that takes longer is only explained."""
 SEARCH_S: Final = 120.0
 """Time of one search …"""
 REVIEW_S: Final = 20.0

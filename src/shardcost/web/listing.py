@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from shardcost import __version__, catalog
+from shardcost.cluster import Device
+from shardcost.dtypes import format_on, weight_format
+from shardcost.errors import UnknownNameError
 from shardcost.model import Model
 from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE, PHASES
 
@@ -46,12 +50,29 @@ def _cluster(name: str) -> dict[str, Any]:
         "name": cluster.name,
         "title": cluster.title,
         "gpus_per_node": cluster.gpus_per_node,
+        "usual_network": cluster.usual_network,
         "domain_gpus": tier.gpus,
         "device": device.name,
         "link": tier.kind,
         "link_bytes_per_s": tier.bytes_per_s,
         "peak_flop_per_s": dict(device.peak_flop_per_s),
+        "formats": _formats(device),
     }
+
+
+def _formats(device: Device) -> dict[str, dict[str, str]]:
+    """Return the number formats that a device takes, by phase, each as what it is multiplied.
+
+    In serving, weights of a format that it does not multiply are widened to one that it does.
+    """
+    train, serve = {}, {}
+    for name in ESTIMATE["dtype"].choices:
+        with suppress(UnknownNameError):
+            serve[name] = device.multiplied(name).product
+            # Activations have the format of the arithmetic in training: nothing is widened.
+            if weight_format(format_on(name, device.peak_flop_per_s)).product == serve[name]:
+                train[name] = serve[name]
+    return {"train": train, "prefill": serve, "decode": serve}
 
 
 def _network(name: str) -> dict[str, Any]:

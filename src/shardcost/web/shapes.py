@@ -34,6 +34,7 @@ def _maybe(kind: Any, about: str) -> tuple[Any, Any]:
 Refused = _shape(
     "Refused", "Why there is no answer.",
     detail=(str, Field(description="one line: what is wrong, and what would be right")),
+    said=_maybe(str, "the same in the words of the page, where they are others"),
     impossible=_maybe(bool, "the request is in good order, but that cannot be done"),
     field=_maybe(str, "the field at fault, where it is one"),
 )  # fmt: skip
@@ -53,6 +54,12 @@ Estimated = _shape(
 Advised = _shape(
     "Advised", "What each neighbouring layout would cost, what limits this one, what to change.",
     steps=dict[str, Rows], limit=Table | None, change=Table | None,
+)  # fmt: skip
+Adjusted = _shape(
+    "Adjusted", "The nearest layout that runs.",
+    set=(Table, Field(description="fields to change, null for one to leave out; none if it runs")),
+    words=(str, Field(description="what is changed: 16 GPUs, tp8pp2, ib_8x400g")),
+    why=_maybe(str, "why it does not run as it is"),
 )  # fmt: skip
 Timeline = _shape(
     "Timeline", "Events on streams.", of=str, span_s=float, streams=Rows, events=Rows, totals=Table
@@ -108,4 +115,5 @@ Dropped = _shape(
     name=str, kind=str, words=list[str], report=Table,
     use=(Table | None, Field(description="fields of a request that the file stands for")),
     words_on_use=str,
+    measured_on=_maybe(Table, "of measurements: device, on, network, gpus, as far as known"),
 )  # fmt: skip

@@ -18,10 +18,12 @@ from threading import current_thread, main_thread
 from typing import Any, Final
 
 from shardcost.calibrate.calibrate import calibrate
-from shardcost.calibrate.gather import Stated, gathered
+from shardcost.calibrate.gather import NotStatedError, Stated, UnplacedError, gathered
 from shardcost.calibrate.profile import as_profile
+from shardcost.catalog import cluster_named
+from shardcost.catalog.reported import cluster_reporting
 from shardcost.errors import FormatError, ShardcostError, printable
-from shardcost.formats.detect import ModelFile, ProfileFile, TableFile, read_file
+from shardcost.formats.detect import ModelFile, ProfileFile, TableFile, read_file, with_gpus
 from shardcost.formats.hf_config import model_of_file
 from shardcost.formats.kineto import Trace
 from shardcost.formats.reading import MeasurementLog, Reading
@@ -32,24 +34,40 @@ from shardcost.web.limits import CALIBRATE_S
 
 _MOST_NAME: Final = 80
 _ANSI: Final = re.compile("\x1b\\[[01]m")
-_PROFILE_NAME: Final = "measured"
+_MOST_PROFILE_NAME: Final = 64
+_HINTS: Final = re.compile(r":? say --.*| \(a network between nodes: --network\)")
+"""What the command line adds to a reason."""
 
 
-def explain(name: str, content: bytes) -> dict[str, Any]:
-    """Return what a file is, what it means, and what the page can do with it."""
+def explain(name: str, content: bytes, stated: Stated | None = None) -> dict[str, Any]:
+    """Return what a file is, what it means, and what the page can do with it.
+
+    Args:
+        name: What it is called.
+        content: What it holds.
+        stated: The machine that it was measured on, where the user says so.
+    """
+    stated = stated or Stated()
+    cluster = None if stated.cluster is None else cluster_named(stated.cluster, stated.network)
     shown = shown_name(name)
     with TemporaryDirectory(prefix="shardcost-") as folder:
         path = Path(folder) / "file"
         path.write_bytes(content)
         try:
-            reading = _read(path, shown)
-            inspection = inspected([reading])[0]
+            reading = with_gpus(_read(path, shown), stated.gpus)
+            inspection = inspected([reading], cluster)[0]
         except FormatError as error:
             reason = error.reason if str(path) in error.file else str(error)
             raise FormatError(shown, reason.replace(str(path), shown)) from None
-        use, words = _use(reading, inspection, content)
+        measured: dict[str, Any] | None = None
+        if isinstance(reading, MeasurementLog | TableFile | Trace):
+            measured = _measured_on(reading, stated)
+            use, words = _use_of_measurements(reading, stated)
+        else:
+            use, words = _use(reading, inspection, content)
         report = _renamed(as_data(inspection), str(path), shown)
         text = _ANSI.sub("", as_text(inspection)).replace(str(path), shown)
+        text = text.replace("name it with --on", "choose it below").replace(" (--json has all)", "")
     return {
         "name": shown,
         "kind": reading.kind,
@@ -57,6 +75,7 @@ def explain(name: str, content: bytes) -> dict[str, Any]:
         "report": report,
         "use": use,
         "words_on_use": words,
+        "measured_on": measured,
     }
 
 
@@ -101,33 +120,77 @@ def _use(
     """Return the request fields that the file stands for, and what that means."""
     if isinstance(reading, ModelFile):
         config = _named(json.loads(content.decode("utf-8-sig")), reading.file)
-        return {"config": config}, f"takes {reading.model.name} as the model"
+        return {"config": config}, f"{reading.model.name} as the model"
     if isinstance(reading, ProfileFile):
         profile = content.decode("utf-8-sig")
-        return {"profile": profile}, f"takes {inspection.findings[0].name} as the cluster"
+        return {"profile": profile}, f"{inspection.findings[0].name} as the machine"
     if isinstance(inspection.findings, TopologyInspection):
         findings = inspection.findings
         if findings.cluster is None:
-            return None, "matches no cluster of the catalog"
+            return None, "no machine of the catalog is like it"
         joined = "" if findings.network is None else f" with {findings.network}"
         fields = {"on": findings.cluster, "network": findings.network}
-        return fields, f"takes {findings.cluster}{joined} as the cluster"
-    if isinstance(reading, MeasurementLog | TableFile | Trace):
-        return _use_of_measurements(reading)
-    return None, "has nothing that an estimate could use"
+        return fields, f"{findings.cluster}{joined} as the machine"
+    return None, "nothing in it that an estimate could use"
 
 
-def _use_of_measurements(reading: Reading) -> tuple[dict[str, Any] | None, str]:
-    """Return the profile that is fitted to measured collectives."""
+def _measured_on(reading: MeasurementLog | TableFile | Trace, stated: Stated) -> dict[str, Any]:
+    """Return the machine that measurements are of, as far as they or the user say.
+
+    `gpus` is a number where runs do not say how many took part: the user's, else that of the job,
+    else 0.
+    """
+    runs = reading.runs if isinstance(reading, MeasurementLog) else ()
+    devices = [run.device for run in runs if run.device]
+    counted = bool(runs) and all(run.num_gpus for run in runs)
+    gpus: int | None = None
+    if isinstance(reading, Trace):
+        devices, gpus = (
+            [reading.device] if reading.device else [],
+            stated.gpus or reading.world_size,
+        )
+    elif runs and not counted:
+        gpus = stated.gpus or 0
+    known = cluster_reporting(devices[0]) if devices else None
+    return {
+        "device": printable(devices[0])[:_MOST_NAME] if devices else None,
+        "on": stated.cluster or known,
+        "network": stated.network,
+        "gpus": gpus,
+    }
+
+
+def _use_of_measurements(
+    reading: MeasurementLog | TableFile | Trace, stated: Stated
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the profile that is fitted to measured collectives, or why there is none yet."""
     try:
         with _at_most(CALIBRATE_S):
-            measured = gathered([reading], Stated())
+            measured = gathered([reading], stated)
             results = calibrate(measured.curves, lambda _: None)
-        profile = as_profile(_PROFILE_NAME, measured.cluster, results)
+        name = _profile_name(measured.cluster.name, reading.file)
+        profile = as_profile(name, measured.cluster, results)
+    except NotStatedError as error:
+        return None, f"it {_HINTS.sub('', error.reason)}: choose the machine"
+    except UnplacedError as error:
+        reasons = [_HINTS.sub("", reason) for reason in error.passed_over]
+        return None, "; ".join(reasons) or "no collectives were measured in it"
     except ShardcostError as error:
-        return None, f"cannot be calibrated on: {error}"
+        reason = error.reason if isinstance(error, FormatError) else str(error)
+        return None, _HINTS.sub("", reason)
     points = f"{measured.points:,} measured point{'s' * (measured.points != 1)}"
-    return {"profile": profile}, f"takes {measured.cluster.name} as the cluster, fitted to {points}"
+    joined = "" if measured.cluster.network is None else f" with {measured.cluster.network.name}"
+    return {"profile": profile}, f"{measured.cluster.name}{joined}, calibrated on {points}"
+
+
+def _profile_name(cluster: str, file: str) -> str:
+    """Return the name of a calibrated machine: what it is, and by which file.
+
+    >>> _profile_name("h200_sxm", "all reduce.txt")
+    'h200_sxm-calibrated-on-all_reduce.txt'
+    """
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{cluster}-calibrated-on-{file}")
+    return name[:_MOST_PROFILE_NAME]
 
 
 class _TooLongError(ShardcostError):
@@ -142,7 +205,7 @@ def _at_most(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise _TooLongError(f"it takes longer than {seconds:g} s; `shardcost calibrate` has time")
+        raise _TooLongError(f"it takes longer than the {seconds:g} s that the page gives it")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

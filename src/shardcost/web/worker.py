@@ -120,9 +120,10 @@ def _result(head: Head, body: bytes, progress: Progress) -> Any:
     if head["task"] == "plan":
         return answers.plan(head["fields"], progress)
     if head["task"] == "file":
+        from shardcost.calibrate.gather import Stated
         from shardcost.web.uploads import explain
 
-        return explain(head["name"], body)
+        return explain(head["name"], body, Stated(**head.get("stated", {})))
     return answers.QUESTIONS[head["task"]](head["fields"])
 
 

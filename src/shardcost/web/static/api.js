@@ -58,7 +58,7 @@ async function failure(answer) {
   } catch {
     // Not JSON: the status says all there is.
   }
-  const detail = body && body.detail;
+  const detail = body && (body.said ?? body.detail);
   const known = { 404: "the server does not know this question", 413: "this is too large" };
   const line =
     typeof detail === "string" && answer.status !== 404
@@ -92,10 +92,15 @@ export async function remove(path, leaving = false) {
   return asked(path, { method: "DELETE", keepalive: leaving }, { quiet: true });
 }
 
-/** Send a file as it is. @param {Blob|string} content @param {string} name */
-export async function postFile(content, name) {
+/**
+ * Send a file as it is.
+ * @param {Blob|string} content
+ * @param {string} name
+ * @param {Record<string, string>} [stated] the machine that it was measured on: on, network, gpus
+ */
+export async function postFile(content, name, stated = {}) {
   const body = typeof content === "string" ? new Blob([content]) : content;
-  const path = `api/file?name=${encodeURIComponent(name.slice(0, 200))}`;
+  const path = `api/file?${new URLSearchParams({ name: name.slice(0, 200), ...stated })}`;
   // The header of ours: no other site's page can send it, so none can post files here.
   const headers = { "Content-Type": "application/octet-stream", "X-Shardcost": "1" };
   return asked(path, { method: "POST", headers, body });

@@ -4,16 +4,18 @@
 // Names that tests and scripts may rely on:
 //   html[data-ready="1"]   the first answer (or its error) is shown; html[data-busy] a request is under way
 //   #model #on #network #software              lists; #paste-config #paste-profile #open-file  open #file-dialog
-//   #file-text #file-input #file-choose #file-read #file-use   in #file-dialog; #drop-message what the file means
+//   #file-text #file-input #file-choose #file-read #file-use   in #file-dialog; #drop-message what the file means;
+//   #file-on #file-network #file-gpus                         what measurements were made on
 //   #phase-train #phase-prefill #phase-decode  radios
 //   #field-<name>                              sizes and choices: batch, context_tokens, recompute, …;
 //                                              [data-half=<name>] [data-double=<name>] beside sizes
-//   [data-axis=<axis>]                         sliders (role=slider; data-value, aria-valuetext);
+//   [data-axis=<axis>]                         sliders (role=slider; data-value, aria-valuetext); #number-<axis> beside;
 //                                              .step[data-value][data-state=fits|tight|never] their ticks
 //   #headline[data-state=shown|error]  #headline-title #headline-details #headline-time
 //   #headline-interval [data-tile=<figure>] #time-bar #time-legend #memory-bar #memory-legend
-//   #memory-total #limit #change #try-change #cautions #headline-error #undo #remarks
-//   #share-url #theme #reset #controls-toggle
+//   #memory-total #limit #change #try-change #cautions #headline-error #undo #take-nearest #remarks
+//   #adjusted what the page changed so that there is an answer, with #adjusted-undo
+//   #share-url #theme #reset #controls-toggle #remarks-go what a remark offers
 //   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
@@ -49,6 +51,12 @@ class Page {
     this.advice = null;
     /** @type {Ask|null} */
     this.lastGood = null;
+    /** Fields that stay where the layout has to be adjusted; null: it is not. @type {string[]|null} */
+    this.kept = null;
+    /** Must it fit, too? */
+    this.mustFit = false;
+    /** @type {headline.Adjustment|null} */
+    this.adjusted = null;
     /** @type {AbortController|null} */
     this.control = null;
     /** @type {Record<string, string>} */
@@ -57,6 +65,8 @@ class Page {
     this.view = {};
     /** @type {Record<string, number>} */
     this.batches = {};
+    /** What is wrong with the link. @type {string[]} */
+    this.remarks = [];
     this.timer = 0;
     this.urls = 0;
     this.given = {
@@ -78,9 +88,13 @@ class Page {
         this.writeUrl(false);
       },
     };
-    this.controls = new Controls({ set: (patch, how) => this.set(patch, how), ask: () => this.ask });
+    this.controls = new Controls({
+      set: (patch, how) => this.set(patch, how), ask: () => this.ask, settle: (kept) => this.settle(kept),
+    });
     this.why = new Why(() => this.ask);
-    this.files = new Files((patch) => this.useFile(patch));
+    this.files = new Files((patch) => this.useFile(patch), () => ({
+      on: this.ask.on, network: this.ask.network, catalog: this.given.catalog,
+    }));
     this.tabs = new Tabs(this.given, () => this.writeUrl(false));
     this.listen();
   }
@@ -88,7 +102,7 @@ class Page {
   async start() {
     const catalog = this.loadCatalog();
     await this.readUrl();
-    await Promise.allSettled([catalog, this.refresh()]);
+    await Promise.allSettled([catalog.then(() => this.checkViews()), this.refresh()]);
   }
 
   listen() {
@@ -122,13 +136,16 @@ class Page {
   // --------------------------------------------------------------------------- the question
 
   /**
-   * Change some fields of the question. `push` leaves a step in the browser's history.
+   * Change some fields of the question.
    * @param {Ask} patch
-   * @param {{push?: boolean}} [how]
+   * @param {import("./controls.js").How} [how]
    */
   set(patch, how = {}) {
-    const next = patched(this.ask, this.withBatch(patch));
+    const next = patched(how.from ?? this.ask, this.withBatch(patch));
     if (same(next, this.ask)) return;
+    this.kept = how.kept?.length ? how.kept : null;
+    this.mustFit = Boolean(patch.phase && patch.phase !== this.ask.phase);
+    this.adjusted = how.said ? { words: how.said, why: null, undo: this.backTo(how.from ?? this.ask) } : null;
     this.ask = next;
     this.controls.show(this.ask, this.estimate);
     this.soon(Boolean(how.push));
@@ -142,8 +159,20 @@ class Page {
     return this.batches[patch.phase] ? { ...patch, batch: this.batches[patch.phase] } : patch;
   }
 
+  /** A number was typed to its end: adjust the layout, if there is none with it. @param {string[]} kept */
+  settle(kept) {
+    this.kept = kept;
+    if (this.impossible) this.refresh();
+  }
+
+  /** @param {Ask} ask */
+  backTo(ask) {
+    return () => this.load(ask);
+  }
+
   /** Ask something else altogether. @param {Ask} ask */
   load(ask) {
+    [this.kept, this.mustFit, this.adjusted] = [null, false, null];
     this.ask = ask;
     this.controls.show(this.ask, this.estimate);
     this.soon(true);
@@ -171,9 +200,32 @@ class Page {
   async readUrl() {
     const { ask, tab, plan, view, remarks } = await fromUrl(window.location);
     [this.ask, this.plan, this.view] = [ask, plan, view];
+    [this.kept, this.mustFit, this.adjusted] = [null, false, null];
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
-    remark(remarks);
+    this.remarks = remarks;
+    if (this.given.catalog) this.checkViews();
+    remark(this.remarks);
+  }
+
+  /** Say which views of the link there are none of, now that the catalog is known. */
+  checkViews() {
+    const { catalog } = this.given;
+    if (!catalog) return;
+    const named = (/** @type {any[]} */ rows) => rows.map(({ name }) => name);
+    /** @type {Record<string, string[]>} */
+    const known = {
+      timeline_of: ["layer", "step"], collective_name: catalog.collectives, collective_mode: ["graph", "eager"],
+      ring_algorithm: named(catalog.algorithms),
+      ring_collective: catalog.algorithms.flatMap((/** @type {any} */ each) => each.collectives),
+    };
+    for (const [name, names] of Object.entries(known)) {
+      const value = this.view[name];
+      if (!value || names.includes(value)) continue;
+      delete this.view[name];
+      this.remarks.push(`${name} in the link cannot be "${value}", and was left out`);
+      remark(this.remarks);
+    }
   }
 
   /** @param {boolean} push */
@@ -200,6 +252,21 @@ class Page {
     }
     button.textContent = "Copied";
     window.setTimeout(() => { button.textContent = "Copy link"; }, 1600);
+    const here = ["127.0.0.1", "localhost", "[::1]"].includes(window.location.hostname);
+    const where = here ? "on this machine, while the page is served" : "wherever this server can be reached";
+    remark([`the link works ${where}; elsewhere the command asks the same`], {
+      name: "Copy command", go: () => this.copyCommand(),
+    });
+  }
+
+  async copyCommand() {
+    try {
+      const { command } = await post("api/commands", body(this.ask));
+      if (await copied(command)) remark(["the command is copied"]);
+      else showTexts("The same from a terminal", [["Command line", command]]);
+    } catch (error) {
+      remark([/** @type {Error} */ (error).message]);
+    }
   }
 
   // ------------------------------------------------------------------------------ the answer
@@ -209,10 +276,14 @@ class Page {
     const control = new AbortController();
     this.control = control;
     const asked = this.ask;
+    this.impossible = false;
     try {
-      this.estimate = await post("api/estimate", body(asked), control.signal);
+      const found = await post("api/estimate", body(asked), control.signal);
+      if (this.mustFit && !found.memory.fits && await this.adjust(control)) return;
+      this.estimate = found;
       this.lastGood = asked;
       headline.show(this.estimate);
+      headline.showAdjusted(this.adjusted);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;
@@ -223,8 +294,34 @@ class Page {
       this.why.refresh();
     } catch (error) {
       if (isAbort(error)) return;
+      this.impossible = /** @type {any} */ (error).impossible === true;
+      if (this.impossible && this.kept && await this.adjust(control)) return;
+      if (control.signal.aborted) return;
       this.fail(/** @type {Error} */ (error));
       await this.advise(asked, control, true);
+    }
+  }
+
+  /**
+   * Ask the nearest question that has an answer, as the server finds it; what was changed last stays.
+   * @param {AbortController} control
+   * @returns {Promise<boolean>} whether there is one
+   */
+  async adjust(control) {
+    const [kept, fits, before] = [this.kept, this.mustFit, this.lastGood];
+    [this.kept, this.mustFit] = [null, false];
+    try {
+      const asked = { ...body(this.ask), kept: kept ?? ["phase"], fits };
+      const found = await post("api/nearest", asked, control.signal);
+      if (!Object.keys(found.set).length) return false;
+      this.ask = patched(this.ask, found.set);
+      this.adjusted = { words: found.words, why: found.why, undo: before && this.backTo(before) };
+      this.controls.show(this.ask, this.estimate);
+      this.writeUrl(false);
+      await this.refresh();
+      return true;
+    } catch (error) {
+      return isAbort(error);
     }
   }
 
@@ -239,12 +336,25 @@ class Page {
   fail(error) {
     const good = this.lastGood;
     const back = good ?? initial();
-    headline.showError(error.message, same(back, this.ask) ? null : {
-      name: good ? "Back to the last that worked" : "Start again", go: () => this.load(back),
-    });
+    const ways = [];
+    if (!same(back, this.ask)) {
+      const name = good ? "Back to the last that worked" : "Start again";
+      ways.push({ id: "undo", name, go: () => this.load(back) });
+    }
+    if (this.impossible) ways.push({ id: "take-nearest", name: "Nearest that runs", go: () => this.nearest() });
+    headline.showAdjusted(null);
+    headline.showError(error.message, ways);
     this.settled();
     byId("headline-body").dataset.stale = "error";
     this.tabs.refuse();
+  }
+
+  /** Take the nearest question that has an answer, if there is one. */
+  async nearest() {
+    this.control?.abort();
+    const control = new AbortController();
+    this.control = control;
+    if (!(await this.adjust(control))) remark(["no layout near this one runs; Plan searches all of them"]);
   }
 
   /** @param {Ask} asked @param {AbortController} control @param {boolean} [quiet] the reason is told */
@@ -261,12 +371,18 @@ class Page {
   }
 }
 
-/** Show lines that concern the whole page. @param {string[]} lines */
-function remark(lines) {
-  const box = byId("remarks");
+/**
+ * Show lines that concern the whole page.
+ * @param {string[]} lines @param {{name: string, go: () => void}} [way] what can be done
+ */
+function remark(lines, way) {
+  const [box, button] = [byId("remarks"), byId("remarks-go")];
   box.hidden = !lines.length;
   box.querySelector("p").textContent =
     lines.length ? `${format.told(lines.join("; "))}.` : "";
+  button.hidden = !way;
+  button.textContent = way?.name ?? "";
+  button.onclick = way?.go ?? null;
 }
 
 const THEMES = ["system", "light", "dark"];

@@ -10,7 +10,13 @@ import { applies, OPTIONS } from "./state.js";
 /** @typedef {import("./state.js").Ask} Ask */
 /** @typedef {import("./state.js").Option} Option */
 /** @typedef {import("./slider.js").Step} Step */
-/** @typedef {{set: (patch: Ask, how?: {push?: boolean}) => void, ask: () => Ask}} Owner */
+/**
+ * How a change is made: `push` leaves a step in the browser's history, `kept` are the fields that
+ * stay where the layout has to be adjusted (none: it is not), `said` what already was, `from` the
+ * question that is changed if not the present one.
+ * @typedef {{push?: boolean, kept?: string[], said?: string, from?: Ask|null}} How
+ */
+/** @typedef {{set: (patch: Ask, how?: How) => void, ask: () => Ask, settle: (kept: string[]) => void}} Owner */
 
 const SLIDERS = Object.values(OPTIONS).filter((each) => each.place === "slider");
 /** Options with a field of their own. */
@@ -26,6 +32,9 @@ const OF_EXPERTS = [
   "etp", "redundant_experts", "routing", "dispatch", "expert_overlap", "imbalance", "expert_dtype", "dispatch_dtype",
 ];
 
+/** Number formats that weights are multiplied in. */
+const FORMATS = ["dtype", "attention_dtype", "expert_dtype"];
+
 const PASTED = "\u0000pasted";
 
 /** All controls of the page. */
@@ -39,6 +48,8 @@ export class Controls {
     this.estimate = null;
     /** @type {Record<string, Step[]>} */
     this.steps = {};
+    /** The question when a thumb was taken hold of. @type {Ask|null} */
+    this.grabbed = null;
     /** @type {Record<string, Slider>} */
     this.sliders = {};
     /** @type {Record<string, HTMLElement & Record<string, any>>} */
@@ -51,11 +62,15 @@ export class Controls {
   // ---------------------------------------------------------------------------- building
 
   buildSliders() {
-    for (const { name: axis, label: name, hint } of SLIDERS) {
+    for (const { name: axis, label: name, hint, least, most } of SLIDERS) {
       this.sliders[axis] = new Slider({
-        axis, name, hint,
+        axis, name, hint, least, most,
         text: (step) => stepText(axis, step),
-        choose: (step) => this.owner.set(this.patchOf(axis, step)),
+        choose: (step) => this.owner.set(
+          this.patchOf(axis, step.value, step), { said: gaveWay(step), from: this.grabbed }),
+        // A drag through many steps ends with the last alone: none leaves a trace.
+        grab: (held) => { this.grabbed = held ? this.owner.ask() : null; },
+        type: (value) => this.owner.set(this.patchOf(axis, value), { kept: axis === "dp" ? [] : [axis] }),
       });
       byId("axes").append(this.sliders[axis].element);
     }
@@ -72,10 +87,12 @@ export class Controls {
     const { name: field, label, hint } = option;
     const id = `field-${field}`;
     const input = h("input", {
-      type: "number", id, min: option.least, max: 1e9, step: option.kind === "number" ? "any" : "1",
-      inputmode: "numeric", autocomplete: "off", title: hint, data: { field },
+      type: "number", id, min: option.least, max: option.most, step: option.kind === "number" ? "any" : "1",
+      inputmode: option.kind === "number" ? "decimal" : "numeric", autocomplete: "off", title: hint,
+      "aria-describedby": `${id}-error`, data: { field },
     });
     input.addEventListener("input", () => this.typed(option, input));
+    input.addEventListener("change", () => this.owner.settle([field]));
     this.inputs[field] = input;
     const by = (/** @type {number} */ factor) => () => this.scaled(option, input, factor);
     return h(
@@ -87,14 +104,15 @@ export class Controls {
         { class: "with-button" },
         h("button", {
           type: "button", class: "small step-down", title: "Half", data: { half: field },
-          "aria-label": `Half: ${label}`, on: { click: by(0.5) },
+          "aria-label": `÷2: half of ${label}`, on: { click: by(0.5) },
         }, "÷2"),
         input,
         h("button", {
           type: "button", class: "small step-up", title: "Double", data: { double: field },
-          "aria-label": `Double: ${label}`, on: { click: by(2) },
+          "aria-label": `×2: double ${label}`, on: { click: by(2) },
         }, "×2"),
       ),
+      h("p", { class: "field-error", id: `${id}-error`, role: "alert", hidden: true }),
     );
   }
 
@@ -128,15 +146,15 @@ export class Controls {
     const { owner } = this;
     for (const id of ["model", "on"]) {
       byId(id).addEventListener("change", () => {
-        if (byId(id).value !== PASTED) owner.set({ [id]: byId(id).value });
+        if (byId(id).value !== PASTED) owner.set({ [id]: byId(id).value }, { kept: [id] });
       });
     }
     for (const id of ["network", "software"]) {
-      byId(id).addEventListener("change", () => owner.set({ [id]: byId(id).value || null }));
+      byId(id).addEventListener("change", () => owner.set({ [id]: byId(id).value || null }, { kept: [id] }));
     }
     for (const radio of document.querySelectorAll('input[name="phase"]')) {
       radio.addEventListener("change", () => {
-        owner.set({ phase: /** @type {HTMLInputElement} */ (radio).value });
+        owner.set({ phase: /** @type {HTMLInputElement} */ (radio).value }, { kept: ["phase"] });
       });
     }
     const toggle = byId("controls-toggle");
@@ -145,11 +163,6 @@ export class Controls {
       byId("controls").classList.toggle("open", open);
     };
     toggle.addEventListener("click", () => unfold(toggle.getAttribute("aria-expanded") !== "true"));
-    byId("jump").addEventListener("click", () => {
-      unfold(true);
-      toggle.scrollIntoView();
-      toggle.focus({ preventScroll: true });
-    });
   }
 
   // ---------------------------------------------------------------------------- changing
@@ -157,42 +170,43 @@ export class Controls {
   /**
    * Return what moving an axis changes. The GPUs in all stay as they are when they are divided
    * anew, and dp is what is left; moving dp itself is taking more or fewer GPUs.
-   * @param {string} axis @param {Step} step
+   * @param {string} axis @param {any} value @param {Step} [step] what the server says of it
    * @returns {Ask}
    */
-  patchOf(axis, step) {
-    if (step.set) return step.set;
+  patchOf(axis, value, step) {
+    if (step?.set) return step.set;
     const ask = this.owner.ask();
-    if (axis === "gpus") return { gpus: step.value, dp: null };
+    if (axis === "gpus") return { gpus: value, dp: null };
     if (axis === "dp") {
       const { tp, cp, pp } = this.estimate?.layout ?? { tp: 1, cp: 1, pp: 1, ...ask };
-      return { gpus: step.value * tp * cp * pp, dp: null };
+      return { gpus: value * tp * cp * pp, dp: null };
     }
     if (["tp", "cp", "pp"].includes(axis)) {
       const gpus = ask.gpus ?? this.estimate?.gpus ?? null;
-      return { [axis]: step.value, gpus, dp: null };
+      return { [axis]: value, gpus, dp: null };
     }
-    return { [axis]: step.value };
+    return { [axis]: value };
   }
 
   /** @param {Option} option @param {any} input */
-  typed({ name: field, least, required }, input) {
+  typed({ name: field, label, kind, least, most, required }, input) {
     const text = input.value.trim();
     const value = text === "" ? null : Number(text);
     const bad =
-      !input.validity.valid || (value !== null && !(value >= least)) ||
+      !input.validity.valid || (value !== null && !(value >= least && value <= most)) ||
       (value === null && required);
-    input.setAttribute("aria-invalid", String(bad));
+    const number = kind === "number" ? "a number" : "a whole number";
+    mark(input, bad ? `${label}: ${number} from ${format.whole(least)} to ${format.whole(most)}` : "");
     if (!bad) this.owner.set({ [field]: value });
   }
 
   /** @param {Option} option @param {any} input @param {number} factor */
-  scaled({ name: field, least, kind }, input, factor) {
+  scaled({ name: field, least, most, kind }, input, factor) {
     const value = (Number(input.value) || least || 1) * factor;
-    const next = Math.max(least, kind === "number" ? value : Math.floor(value));
+    const next = Math.min(most, Math.max(least, kind === "number" ? value : Math.floor(value)));
     input.value = String(next);
-    input.setAttribute("aria-invalid", "false");
-    this.owner.set({ [field]: next });
+    mark(input, "");
+    this.owner.set({ [field]: next }, { kept: [field] });
   }
 
   // ----------------------------------------------------------------------------- showing
@@ -234,17 +248,34 @@ export class Controls {
     const { models, clusters, networks, software } = this.catalog;
     const model = named(models, (each) => [each.name, count(each)]);
     fillList("model", model, ask.config ? PASTED : ask.model, pasted(ask.config, estimate?.model));
-    const cluster = named(clusters, (each) => [each.name, each.title]);
+    const cluster = named(clusters, (each) => [each.name, each.title], ask.on);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
     const chosen = ask.network ?? estimate?.network;
     const usual = !ask.network && chosen ? `${chosen} · default` : "none";
-    fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title])],
+    fillList("network", [["", usual], ...named(networks, (each) => [each.name, each.title], ask.network)],
       ask.network ?? "", null);
     const able = software.filter((/** @type {any} */ each) =>
       !each.phases || each.phases.includes(ask.phase));
     const default_ = !ask.software && estimate?.software ? `${estimate.software} · default` : "default";
-    fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title])],
+    fillList("software", [["", default_], ...named(able, (each) => [each.name, each.title], ask.software)],
       ask.software ?? "", null);
+    this.markSoftware(able);
+  }
+
+  /** Grey what does not run on the machine's GPUs. @param {any[]} software */
+  markSoftware(software) {
+    const vendor = this.machine()?.vendor;
+    for (const option of byId("software").options) {
+      const { vendors = null } = software.find((each) => each.name === option.value) ?? {};
+      option.disabled = Boolean(vendor && vendors && !vendors.includes(vendor));
+      option.title = option.disabled ? `runs on ${vendors.join(" and ")}` : "";
+    }
+  }
+
+  /** The chosen machine, as the catalog lists it; none of a pasted one. */
+  machine() {
+    const { on } = this.owner.ask();
+    return this.catalog.clusters.find((/** @type {any} */ each) => each.name === on);
   }
 
   /** @param {string} field @param {Ask} ask */
@@ -255,7 +286,7 @@ export class Controls {
     if (document.activeElement !== input || Number(input.value) !== Number(value)) {
       if (document.activeElement !== input || input.getAttribute("aria-invalid") !== "true") {
         input.value = String(value);
-        input.setAttribute("aria-invalid", "false");
+        mark(input, "");
       }
     }
     const known = this.estimate?.workload?.[field] ?? this.estimate?.layout?.[field];
@@ -275,6 +306,24 @@ export class Controls {
       option.disabled = Boolean(step && !step.possible);
       option.title = step ? stepText(field, step) : "";
       if (step?.time_s) option.textContent = `${format.words(step.value)}: ${format.time(step.time_s)}`;
+    }
+    if (FORMATS.includes(field)) this.markFormats(select, ask.phase);
+  }
+
+  /** Grey the number formats that the machine does not take; say what others are multiplied as. */
+  markFormats(/** @type {any} */ select, /** @type {string} */ phase) {
+    const machine = this.machine();
+    const formats = machine?.formats?.[phase];
+    if (!formats) return;
+    for (const option of select.options) {
+      if (!option.value) continue;
+      const product = formats[option.value];
+      const note = product === undefined ? `not on ${machine.device}`
+        : OPTIONS.dtype.choices.includes(product) && product !== option.value ? `multiplied as ${product}` : "";
+      option.disabled = product === undefined;
+      option.title = note;
+      const name = format.words(option.value);
+      option.textContent = note && !option.selected ? `${name} · ${note}` : name;
     }
   }
 
@@ -336,11 +385,28 @@ function replicas(ask) {
   return Number.isInteger(left) ? left : null;
 }
 
+/** Say at a field what is wrong with its text; "" where nothing is. @param {any} input @param {string} fault */
+function mark(input, fault) {
+  input.setAttribute("aria-invalid", String(Boolean(fault)));
+  const line = byId(`${input.id}-error`);
+  line.textContent = fault;
+  line.hidden = !fault;
+}
+
+/** Return what else a step changes, beside its own axis. @param {Step} step */
+function gaveWay(step) {
+  const { set = {}, along = [] } = step;
+  const said = along.map((name) => `${format.words(name)} ${format.words(String(set[name]))}`);
+  return [...said, ...(set.network ? [set.network] : [])].join(", ");
+}
+
 /** Say what a step would do. @param {string} axis @param {Step} step */
 export function stepText(axis, step) {
   const name = `${format.words(axis)} ${format.words(String(step.value))}`;
   if (!step.possible) return `${name}: impossible${step.reason ? `, ${step.reason}` : ""}`;
-  const said = step.time_s ? `${name}: ${format.time(step.time_s)}` : name;
+  const along = step.current ? "" : gaveWay(step);
+  const changed = along ? `${name} with ${along}` : name;
+  const said = step.time_s ? `${changed}: ${format.time(step.time_s)}` : changed;
   const rate = step.tokens_per_s_per_gpu;
   const each = rate ? `, ${format.rate(rate)} tokens/s/GPU` : "";
   // The first clause says how much is missing; the rest stands in the headline once it is chosen.
@@ -348,11 +414,15 @@ export function stepText(axis, step) {
   return said + each + short;
 }
 
-/** @param {any[]} nouns @param {(noun: any) => [string, string]} said @returns {string[][]} */
-function named(nouns, said) {
+/**
+ * Return values and texts of a list; the one that is chosen is its name alone, which is not cut off.
+ * @param {any[]} nouns @param {(noun: any) => [string, string]} said @param {string} [chosen]
+ * @returns {string[][]}
+ */
+function named(nouns, said, chosen) {
   return nouns.map((each) => {
     const [name, more] = said(each);
-    return [name, more && more !== name ? `${name} · ${more}` : name];
+    return [name, more && more !== name && name !== chosen ? `${name} · ${more}` : name];
   });
 }
 

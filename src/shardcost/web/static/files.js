@@ -4,7 +4,7 @@
 
 import { postFile } from "./api.js";
 import { announce, byId, h } from "./dom.js";
-import { sentence, told } from "./format.js";
+import { told, unflagged } from "./format.js";
 
 const MOST = 64 * 1024 * 1024;
 const KB = 1024;
@@ -18,12 +18,18 @@ const KINDS = {
 
 /** The dialog for files. */
 export class Files {
-  /** @param {(patch: Record<string, any>) => void} use */
-  constructor(use) {
+  /**
+   * @param {(patch: Record<string, any>) => void} use
+   * @param {() => {on?: string, network?: string, catalog: any}} place the page's machine, and all others
+   */
+  constructor(use, place) {
     this.use = use;
+    this.place = place;
     this.dialog = byId("file-dialog");
     /** @type {any} */
     this.found = null;
+    /** @type {{content: Blob|string, name: string}|null} */
+    this.file = null;
     this.asked = 0;
     this.build();
     this.listen();
@@ -36,7 +42,7 @@ export class Files {
       id: "file-text", rows: "9", spellcheck: "false", autocomplete: "off",
       "aria-labelledby": "file-title", "aria-describedby": "file-hint",
     });
-    this.input = h("input", { type: "file", id: "file-input", class: "unseen", tabindex: "-1", "aria-label": "File" });
+    this.input = h("input", { type: "file", id: "file-input", hidden: true, "aria-label": "File" });
     this.message = h("div", { id: "drop-message", class: "file-message", "aria-live": "polite" });
     this.useButton = h("button", {
       type: "button", class: "primary", id: "file-use", on: { click: () => this.apply() },
@@ -122,14 +128,20 @@ export class Files {
     this.read(file, file.name);
   }
 
-  /** @param {Blob|string} content @param {string} name */
-  async read(content, name) {
+  /**
+   * @param {Blob|string} content @param {string} name
+   * @param {Record<string, string>} [stated] of the machine that it was measured on
+   */
+  async read(content, name, stated) {
     const asked = ++this.asked;
     this.reset();
-    this.message.append(h("p", { class: "hint" }, `Reading ${name}…`));
+    this.file = { content, name };
+    this.message.append(h("p", { class: "hint" }, stated ? "Calibrating: this may take half a minute…" : `Reading ${name}…`));
     try {
-      const found = await postFile(content, name);
-      if (asked === this.asked) this.show(found);
+      const found = await postFile(content, name, stated);
+      if (asked !== this.asked) return;
+      this.show(found);
+      if (stated && found.use) this.apply();
     } catch (error) {
       if (asked === this.asked) this.fail(/** @type {Error} */ (error).message);
     }
@@ -144,20 +156,70 @@ export class Files {
       h("p", { class: "file-kind" }, `${found.name}: ${found.kind}`),
       h("pre", { tabindex: "0" }, lines.join("\n").trim()),
     );
-    if (found.words_on_use) this.message.append(h("p", {}, sentence(`“Use it” ${found.words_on_use}.`)));
-    this.useButton.hidden = !found.use;
-    if (found.use) this.useButton.focus();
+    if (found.measured_on) this.message.append(this.machine(found.measured_on));
+    const words = found.use ? `“Use it” takes ${found.words_on_use}.` : `Cannot be used yet: ${found.words_on_use}.`;
+    this.message.append(h("p", { id: "file-words" }, words));
+    this.offer(found.use ? "Use it" : "Calibrate and use", Boolean(found.use || found.measured_on));
     announce(`${found.name}: ${found.kind}. ${lines.join(". ")}`);
+  }
+
+  /** @param {string} name @param {boolean} shown */
+  offer(name, shown) {
+    this.useButton.textContent = name;
+    this.useButton.hidden = !shown;
+    if (shown) this.useButton.focus();
+  }
+
+  /**
+   * Return the fields that say what measurements were made on: what the file says, else the page's machine.
+   * @param {{device: string|null, on: string|null, network: string|null, gpus: number|null}} known
+   */
+  machine(known) {
+    const { on, network, catalog } = this.place();
+    const { clusters = [], networks = [] } = catalog ?? {};
+    const chosen = known.on ?? on ?? clusters[0]?.name;
+    const usual = clusters.find((/** @type {any} */ each) => each.name === chosen)?.usual_network;
+    const joined = known.network ?? (known.on ? null : network) ?? usual;
+    const names = (/** @type {any[]} */ all) => all.map(({ name }) => h("option", { value: name }, name));
+    const field = (/** @type {string} */ id, /** @type {string} */ label, /** @type {any} */ input) => {
+      input.id = id;
+      input.addEventListener("change", () => {
+        if (this.found) this.found.use = null;
+        this.offer("Calibrate and use", true);
+      });
+      return h("div", { class: "field" }, h("label", { for: id }, label), input);
+    };
+    const box = h("fieldset", { class: "measured-on" },
+      h("legend", {}, known.device ? `Measured on ${known.device}` : "Measured on"),
+      field("file-on", known.on ? "Machine" : "Machine (the page's)", h("select", {}, names(clusters))),
+      field("file-network", "Network between nodes", h("select", {}, names(networks))),
+      known.gpus !== null && field("file-gpus", "GPUs that took part",
+        h("input", { type: "number", min: 1, max: 1048576, step: 1, value: known.gpus || "" })));
+    box.querySelector("#file-on").value = chosen;
+    box.querySelector("#file-network").value = joined ?? "";
+    return box;
+  }
+
+  /** The name of the file, as the server shows it. */
+  shown() {
+    return this.file?.name.split(/[/\\]/).at(-1)?.trim().slice(-80) ?? "";
   }
 
   /** @param {string} line */
   fail(line) {
     this.reset();
     this.message.classList.add("failed");
-    this.message.append(h("p", {}, told(line)));
+    // A file keeps the letters of its name.
+    this.message.append(h("p", {}, line.startsWith(`${this.shown()}:`) ? unflagged(line) : told(line)));
   }
 
   apply() {
+    if (this.file && this.found?.measured_on && !this.found.use) {
+      const stated = Object.fromEntries(["on", "network", "gpus"].map((name) => [
+        name, this.message.querySelector(`#file-${name}`)?.value ?? ""]).filter(([, value]) => value));
+      this.read(this.file.content, this.file.name, stated);
+      return;
+    }
     if (!this.found?.use) return;
     this.dialog.close();
     this.use(this.found.use);

@@ -210,8 +210,8 @@ function showCautions(found) {
   const said = [counted(warnings.length, "warning"), counted(notes.length, "note")];
   box.querySelector("summary").textContent = said.filter(Boolean).join(", ");
   box.querySelector("ul").replaceChildren(
-    ...warnings.map((each) => h("li", { class: "warning" }, each)),
-    ...notes.map((each) => h("li", {}, each)),
+    ...warnings.map((each) => h("li", { class: "warning" }, format.unflagged(each))),
+    ...notes.map((each) => h("li", {}, format.unflagged(each))),
   );
 }
 
@@ -221,12 +221,28 @@ const unique = (lines) => [...new Set(lines ?? [])];
 /** @param {number} many @param {string} noun */
 const counted = (many, noun) => (many ? `${many} ${noun}${many > 1 ? "s" : ""}` : "");
 
+/** @typedef {{words: string, why: string|null, undo: (() => void)|null}} Adjustment */
+
+/** Say what was changed so that there is an answer. @param {Adjustment|null} adjusted */
+export function showAdjusted(adjusted) {
+  const box = byId("adjusted");
+  box.hidden = !adjusted;
+  box.replaceChildren();
+  if (!adjusted) return;
+  const { words, why, undo } = adjusted;
+  box.append(h("p", {}, h("strong", {}, "Adjusted: "), words));
+  if (why) box.append(h("details", {}, h("summary", {}, "Why"), h("p", {}, format.told(why))));
+  if (undo) {
+    box.append(h("button", { type: "button", class: "small", id: "adjusted-undo", on: { click: undo } }, "Undo"));
+  }
+}
+
 /**
  * Say why there is no estimate; the last one stays, dimmed.
  * @param {string} line
- * @param {{name: string, go: () => void}|null} back to a question that has an answer
+ * @param {{id: string, name: string, go: () => void}[]} ways to questions that have an answer
  */
-export function showError(line, back) {
+export function showError(line, ways) {
   const box = byId("headline-error");
   byId("headline").dataset.state = "error";
   byId("try-change").hidden = true;
@@ -235,11 +251,11 @@ export function showError(line, back) {
   if (!byId("headline-tiles").childElementCount) {
     byId("headline-title").textContent = "This question has no answer";
   }
-  if (back) {
+  for (const { id, name, go } of ways) {
     const click = () => {
-      back.go();
+      go();
       byId("headline").focus({ preventScroll: true });
     };
-    box.append(h("button", { type: "button", class: "small", id: "undo", on: { click } }, back.name));
+    box.append(h("button", { type: "button", class: "small", id, on: { click } }, name));
   }
 }

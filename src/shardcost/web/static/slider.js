@@ -1,23 +1,26 @@
 // @ts-check
-// A slider over the steps that an axis can take. Not every value is possible, so it steps over
-// those that are not, says why when one is asked for, and tells apart what is impossible from what
-// merely does not fit memory.
+// A slider over the steps that an axis can take, and a field for any other number. Not every value
+// is possible, so it steps over those that are not, says why when one is asked for, and tells apart
+// what is impossible from what merely does not fit memory.
 
 import { announce, byId, h } from "./dom.js";
 
 /**
  * @typedef {{value: any, possible: boolean, fits: boolean, reason: string|null,
  *   time_s: number|null, tokens_per_s_per_gpu?: number|null, current: boolean,
- *   set?: Record<string, any>}} Step
+ *   set?: Record<string, any>, along?: string[]}} Step
  */
 
-const LABELS = 9; // more do not stand beside one another in the column
+const DIGIT_PX = 7.4; // of a label, at its largest
+const BETWEEN_PX = 5;
+const RAIL_PX = 200; // where it is not in sight, and cannot be measured
 
 /** One axis as a row: name, value, rail with a tick for each step. */
 export class Slider {
   /**
-   * @param {{axis: string, name: string, hint: string, text: (step: Step) => string,
-   *   choose: (step: Step) => void}} given
+   * @param {{axis: string, name: string, hint: string, least: number, most: number,
+   *   text: (step: Step) => string, choose: (step: Step) => void, type: (value: number) => void,
+   *   grab: (held: boolean) => void}} given
    */
   constructor(given) {
     this.given = given;
@@ -28,7 +31,12 @@ export class Slider {
     /** @type {Step[]|null} */
     this.held = null;
     const id = `axis-${given.axis}`;
-    this.output = h("output", { class: "axis-value", for: id }, "–");
+    this.number = h("input", {
+      type: "number", class: "axis-value", id: `number-${given.axis}`, min: given.least,
+      max: given.most, step: "1", inputmode: "numeric", autocomplete: "off", title: given.hint,
+      "aria-labelledby": `${id}-name`, "aria-describedby": `number-${given.axis}-error`,
+    });
+    this.fault = h("p", { class: "field-error", id: `number-${given.axis}-error`, role: "alert", hidden: true });
     this.ticks = h("div", { class: "ticks" });
     this.thumb = h("div", { class: "thumb" });
     this.track = h(
@@ -47,8 +55,9 @@ export class Slider {
         { class: "axis-head" },
         h("span", { class: "axis-name", id: `${id}-name`, title: given.hint }, given.name, " ",
           h("code", {}, given.axis)),
-        this.output,
+        this.number,
       ),
+      this.fault,
       this.track,
     );
     this.listen();
@@ -64,23 +73,37 @@ export class Slider {
     if (this.held) return;
     this.steps = steps;
     this.at = Math.max(0, steps.findIndex((each) => each.current));
-    const every = Math.ceil(steps.length / LABELS);
-    this.ticks.replaceChildren(...steps.map((step, i) => this.tick(step, i, every)));
+    const labelled = this.labelled();
+    this.ticks.replaceChildren(...steps.map((step, i) => this.tick(step, labelled.includes(i))));
+    steps.forEach((_, i) => { this.ticks.children[i].style.left = `${this.place(i)}%`; });
     this.paint();
   }
 
-  /** @param {Step} step @param {number} i @param {number} every */
-  tick(step, i, every) {
+  /** Return the steps whose labels stand beside one another: the present one, the ends, others. */
+  labelled() {
+    const last = this.steps.length - 1;
+    const wide = this.ticks.clientWidth || RAIL_PX;
+    /** @type {number[][]} */
+    const taken = [];
+    const order = [this.at, 0, last, ...this.steps.keys()];
+    return order.filter((i) => {
+      const half = (String(this.steps[i]?.value).length * DIGIT_PX + BETWEEN_PX) / 2;
+      const at = (wide * this.place(i)) / 100;
+      if (taken.some(([from, to]) => at + half > from && at - half < to)) return false;
+      taken.push([at - half, at + half]);
+      return true;
+    });
+  }
+
+  /** @param {Step} step @param {boolean} shown */
+  tick(step, shown) {
     const kind = step.possible ? (step.fits ? "fits" : "tight") : "never";
-    const shown = i % every === 0 || i === this.at;
-    const tick = h(
+    return h(
       "span",
       { class: "step", data: { value: step.value, state: kind, effect: this.given.text(step) } },
       h("i", { class: `tick ${kind}` }),
       h("span", { class: `step-label${shown ? "" : " dim"}` }, String(step.value)),
     );
-    tick.style.left = `${this.place(i)}%`;
-    return tick;
   }
 
   /** Where a step stands, in percent of the rail. @param {number} i */
@@ -93,7 +116,11 @@ export class Slider {
     const step = this.steps[this.at];
     if (!step) return;
     const { track } = this;
-    this.output.textContent = String(step.value);
+    // While somebody types, their text stands.
+    if (document.activeElement !== this.number || this.number.dataset.typed === undefined) {
+      this.number.value = String(step.value);
+      this.mark("");
+    }
     this.element.classList.toggle("single", this.steps.length < 2);
     this.thumb.style.left = `${this.place(this.at)}%`;
     this.thumb.className = `thumb${step.possible && !step.fits ? " tight" : ""}`;
@@ -108,6 +135,15 @@ export class Slider {
 
   listen() {
     const { track } = this;
+    const { number } = this;
+    number.addEventListener("input", () => { number.dataset.typed = "1"; });
+    number.addEventListener("change", () => this.typed());
+    number.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+      const way = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      this.go(this.feasibleFrom(way));
+    });
     track.addEventListener("keydown", (event) => this.key(event));
     track.addEventListener("pointerdown", (event) => this.press(event));
     track.addEventListener("pointermove", (event) => this.move(event));
@@ -118,6 +154,28 @@ export class Slider {
       if (track.matches(":focus-visible")) this.tipAt(this.at);
     });
     track.addEventListener("blur", hideTip);
+  }
+
+  /** Take the number that was typed, or say at the field why it cannot be one. */
+  typed() {
+    const { name, least, most } = this.given;
+    const value = Number(this.number.value);
+    delete this.number.dataset.typed;
+    if (this.number.value.trim() === "" || !Number.isInteger(value) || value < least || value > most) {
+      this.mark(`${name}: a whole number from ${least.toLocaleString("en")} to ${most.toLocaleString("en")}`);
+      return;
+    }
+    this.mark("");
+    const i = this.steps.findIndex((each) => each.value === value);
+    if (i < 0 || !this.steps[i].possible) this.given.type(value);
+    else this.go(i);
+  }
+
+  /** Say what is wrong with what was typed; "" where nothing is. @param {string} fault */
+  mark(fault) {
+    this.number.setAttribute("aria-invalid", String(Boolean(fault)));
+    this.fault.textContent = fault;
+    this.fault.hidden = !fault;
   }
 
   /** @param {KeyboardEvent} event */
@@ -158,6 +216,7 @@ export class Slider {
     if (event.button !== 0) return;
     this.track.setPointerCapture(event.pointerId);
     this.dragging = true;
+    this.given.grab(true);
     const i = this.under(event);
     if (this.steps[i] && !this.steps[i].possible) {
       this.tipAt(i);
@@ -177,6 +236,7 @@ export class Slider {
 
   release() {
     this.dragging = false;
+    this.given.grab(false);
     if (this.held) this.show(this.held);
     if (!this.track.matches(":hover")) hideTip();
   }

@@ -8,7 +8,7 @@ import { TABLE } from "./options.js";
 /** @typedef {Record<string, any>} Ask */
 /**
  * @typedef {{name: string, kind: keyof KINDS, label: string, hint: string, phases: string[],
- *   choices: any[], default: any, least: number, required: boolean, axis: string, said: string, place: string,
+ *   choices: any[], default: any, least: number, most: number, required: boolean, axis: string, said: string, place: string,
  *   start: Record<string, number>, example: string, group?: string, fixed?: boolean}} Option
  */
 

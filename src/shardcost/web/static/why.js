@@ -150,7 +150,7 @@ export class Why {
     this.title.textContent = why.title;
     this.content.scrollTop = 0;
     this.content.replaceChildren(
-      h("p", { class: "why-value", id: "why-value" }, why.text ?? String(why.value)),
+      h("div", { class: "why-value", id: "why-value" }, why.text ?? String(why.value)),
       ...formulas(why), ...terms(why), ...words(why), ...others(why), ...error(why.error),
       ...sources(why.sources),
     );

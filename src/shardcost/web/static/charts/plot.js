@@ -34,7 +34,7 @@ function drawn(frame, data) {
   frame.axisY(y, area, data.y);
   const inside = frame.add("g", { "clip-path": frame.clip(area.x, area.y - 1, area.w, area.h + 2) });
   for (const band of data.bands ?? []) inside.append(bandOf(frame, band, x, y));
-  for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area));
+  for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area, taken));
   for (const each of data.series) inside.append(lineOf(frame, each, x, y));
   taken.push(...endLabels(frame, ends, named, { x, y, area }));
   const spots = markedPoints(frame, data.marks ?? [], { x, y, area, taken });
@@ -71,8 +71,10 @@ function lineOf(frame, each, x, y) {
   });
 }
 
-/** Draw a line across with its name beside it, as far as there is room; return where that is. */
-function ruled(frame, rule, x, y, area) {
+/** Draw a line across with its name beside it, where there is room beside other names; return where that is. */
+function ruled(frame, rule, x, y, area, taken) {
+  const free = ([left, up, right, down]) => !taken.some(
+    ([a, b, c, d]) => left < c && right > a && up < d && down > b);
   const colour = frame.colour(rule.colour ?? "muted");
   const dash = { stroke: colour, "stroke-dasharray": rule.dash ?? "5 4", "stroke-width": 1.2 };
   if (rule.x !== undefined) {
@@ -83,14 +85,16 @@ function ruled(frame, rule, x, y, area) {
     const rooms = [at - area.x, area.x + area.w - at];
     const late = rooms[1] < textWidth(name, 11) + 8 && rooms[0] > rooms[1];
     const text = fitted(name, rooms[late ? 0 : 1] - 6, 11);
-    const up = area.y + 11 + LABEL * (rule.row ?? 0);
+    const wide = textWidth(text, 11);
+    const box = (up) => (late ? [at - wide - 4, up - 10, at, up + 3] : [at, up - 10, at + wide + 4, up + 3]);
+    let up = area.y + 11 + LABEL * (rule.row ?? 0);
+    while (!free(box(up)) && up + LABEL < area.y + area.h) up += LABEL;
     frame.text(at + (late ? -4 : 4), up, text, {
       "text-anchor": late ? "end" : "start",
       "font-size": 11,
       fill: colour,
     });
-    const wide = textWidth(text, 11);
-    return [late ? [at - wide - 4, up - 10, at, up + 3] : [at, up - 10, at + wide + 4, up + 3]];
+    return [box(up)];
   }
   const at = y(rule.y);
   if (at < area.y - 1 || at > area.y + area.h + 1) return [];

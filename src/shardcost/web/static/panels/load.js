@@ -295,7 +295,7 @@ export function mount(root, page) {
     about.textContent = `${sweep.title}. ${least === most ? least : `${least} to ${most}`} requests at each load: `
       + "with few of them a queue has little time to grow, with more the highest load is found more exactly.";
     const name = sweep.over === "rate" ? "rate" : "users";
-    if (found.name) fields[name].input.placeholder = `${found.value}${text(name) ? "" : ", the highest held"}`;
+    if (found.name) fields[name].input.placeholder = `${found.value}${text(name) ? "" : " (highest)"}`;
     fields.requests.input.placeholder = format.whole(found.requests.count);
     const loads = sweep.points.map((each) => each.value);
     const wide = loads.at(-1) / loads[0] > 30;

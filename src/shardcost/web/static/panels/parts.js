@@ -99,7 +99,7 @@ export function table(caption, head, rows, { right = [] } = {}) {
       html(
         "thead",
         {},
-        html("tr", {}, head.map((each, index) => cell("th", each, index, { scope: "col" }))),
+        html("tr", {}, head.map((each, index) => (each ? cell("th", each, index, { scope: "col" }) : cell("td", each, index)))),
       ),
       html(
         "tbody",
