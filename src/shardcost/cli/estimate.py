@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardcost.cli import options, placement
+from shardcost.cli import launch, options, placement
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.options import LAYOUT
 from shardcost.request import estimate_of, scaling_of, varied
@@ -24,6 +24,8 @@ _EXAMPLES: Final = """\
       --vary tp=1,2,4,8
   shardcost estimate path/to/config.json --on h100_sxm --tp 8 --decode --batch 8 \\
       --context-tokens 4096 --explain
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
+      --launch vllm
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
       --plot roofline.svg --picture roofline
 """
@@ -51,6 +53,7 @@ def parser() -> options.Parser:
         help="what limits the layout, and the single change of it that helps most",
     )
     add(placement.OPTION, action="store_true", help=placement.HELP)
+    launch.add_to(parser)
     add("--notes", action="store_true", help="caveats about little of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
     add(
@@ -104,17 +107,19 @@ def run(given: Namespace) -> int:
         place = (result.model, result.cluster, result.layout)
         advised = advice(*place, result.workload, result.software)
     placed = placement.searched(given, [result])
+    launched = launch.launch_of(given, [result])
     if given.json:
         data = as_data(result, finder.caveats) | ({"plot": given.plot} if given.plot else {})
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
             data["advice"] = advice_as_data(advised)
-        options.print_json(data | placement.as_data(placed))
+        options.print_json(data | placement.as_data(placed) | launch.as_data(launched))
     else:
         shown = {"explain": given.explain, "notes": given.notes}
         print(as_text(result, finder.caveats, advice=advised, **shown))
         placement.say(placed)
+        launch.say(launched)
         options.say_drawn(given.plot)
     return 0
 
@@ -155,7 +160,7 @@ def _check_files(given: Namespace) -> None:
 def _vary(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.scaling import as_data, as_text
 
-    for name in ("explain", "advise", "placement", "why"):
+    for name in ("explain", "advise", "placement", "launch", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     scaling = scaling_of(vars(given), finder, *varied(given.vary, given.phase))

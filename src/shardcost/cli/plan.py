@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
-from shardcost.cli import options, placement
-from shardcost.errors import UnknownNameError
+from shardcost.cli import launch, options, placement
+from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, OWN_AXES, SEARCH, SIMULATED, TOP
 from shardcost.request import search_arguments, value_of
 from shardcost.request.load import load_question_of, refuse_load
@@ -60,6 +60,7 @@ def parser() -> options.Parser:
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
     shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
+    launch.add_to(shown, "the first")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet"
@@ -87,12 +88,16 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
+    launch.check(given)
     if given.phase in _LOAD:
+        if given.launch is not None:
+            raise UsageError("--launch and --load exclude each other: it starts one layout")
         return _run_load(given, top)
     refuse_load(vars(given))
     result, caveats = _searched(given, top)
     plan = Plan.of(result, top=top, price=result.price, caveats=caveats)
     placed = placement.searched(given, (each.estimate for each in plan.best))
+    launched = launch.launch_of(given, [each.estimate for each in plan.best])
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
@@ -102,10 +107,13 @@ def run(given: Namespace) -> int:
         explained = {}
         if given.explain and plan.best:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()
-        options.print_json(as_data(plan) | explained | placement.as_data(placed))
+        options.print_json(
+            as_data(plan) | explained | placement.as_data(placed) | launch.as_data(launched)
+        )
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain, notes=given.notes))
         placement.say(placed)
+        launch.say(launched)
         options.say_drawn(given.plot)
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""

@@ -225,6 +225,16 @@ def commands(given: Fields) -> Any:
     return {"command": command_of(result), "python": python_of(result)}
 
 
+def launch(given: Fields) -> Any:
+    """Return the commands that start a layout, that of the question's software first."""
+    from shardcost.report.launch import as_data, launch_of, launches_of
+
+    result, _ = _estimate(given)
+    tool = given["tool"]
+    found = launches_of(result) if tool is None else [launch_of(result, tool)]
+    return {"launches": [as_data(each) for each in found]}
+
+
 def load(given: Fields) -> Any:
     """Return what ``shardcost load --json`` prints of one load or a sweep, and the command."""
     from shardcost.load.parts import parts_of
@@ -397,7 +407,7 @@ def html(given: Fields) -> Document:
 
 _ANSWERS: Final = (
     catalog, estimate, advice, timeline, scaling, roofline, messages, collective, schedule, why,
-    load, ratio, commands, plan_check, trace, csv, html,
+    load, ratio, commands, launch, plan_check, trace, csv, html,
 )  # fmt: skip
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {
     answer.__name__: answer for answer in _ANSWERS

@@ -88,6 +88,8 @@ _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
     ("load/ratio", asks.DeploymentAsk, shapes.Divided,
      "What a deployment holds as its GPUs are divided between prefill and decode"),
     ("commands", asks.Ask, shapes.Commands, "The same request as a command and as Python"),
+    ("launch", asks.LaunchAsk, shapes.Launched,
+     "The commands that start the layout: Megatron-LM, vLLM, SGLang, TensorRT-LLM"),
     ("export/trace", asks.Ask, shapes.Trace, "The timeline of a step for Perfetto"),
     ("export/csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
     ("export/html", asks.Ask, "text/html", "The report of an estimate as one page"),

@@ -119,6 +119,14 @@ class TimelineAsk(Ask):
     of: Literal["layer", "step"] = Field("step", description="one layer of one rank, or the step")
 
 
+class LaunchAsk(Ask):
+    """An `Ask`, and the tool that is to run the layout."""
+
+    tool: Word = Field(
+        None, description="megatron, vllm, sglang or trtllm; all that suit the phase if left out"
+    )
+
+
 class ScalingAsk(Ask):
     """An `Ask`, and the option that varies."""
 
