@@ -24,7 +24,7 @@ from shardcost.workload import Train
 
 _MODEL: Final = "$MODEL"
 _VARIABLE: Final = "$"
-_MOST_COLUMNS: Final = 100
+_MOST_COLUMNS: Final = 76
 _INDENT: Final = "    "
 
 

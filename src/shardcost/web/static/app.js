@@ -13,13 +13,15 @@
 //   #headline[data-state=shown|error]  #headline-title #headline-details #headline-time
 //   #headline-interval [data-tile=<figure>] #time-bar #time-legend #memory-bar #memory-legend
 //   #memory-total #limit #change #try-change #cautions #headline-error #undo #remarks
+//   #pin #pin-swap #headline-pinned #pinned     the question that is kept beside this one
 //   #share-url #theme #reset #controls-toggle
-//   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
+//   #export-menu [data-export=json|csv|html|trace|commands|launch]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
 //   #why #why-title #why-value #why-formula #why-numbers #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
 //   #load-<option> #load-trace #load-trace-choose #load-trace-drop #load-pools #load-more #load-words #load-commands
+//   #plan-filter #plan-only-<degree> [data-sort=<column>] [data-compare=<rank>] #plan-compare #plan-largest-load
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>
 //   .number[data-why=<figure>]                 every figure that can be asked
 
@@ -30,6 +32,7 @@ import { copied, exportMenu, showTexts } from "./export.js";
 import { Files } from "./files.js";
 import * as format from "./format.js";
 import * as headline from "./headline.js";
+import { Pin } from "./pin.js";
 import { body, fromUrl, initial, patched, same, toUrl } from "./state.js";
 import { Tabs } from "./tabs.js";
 import { Why } from "./why.js";
@@ -82,6 +85,10 @@ class Page {
     this.why = new Why(() => this.ask);
     this.files = new Files((patch) => this.useFile(patch));
     this.tabs = new Tabs(this.given, () => this.writeUrl(false));
+    this.pin = new Pin({
+      ask: () => this.ask, estimate: () => this.estimate, load: (ask) => this.load(ask),
+      changed: () => this.writeUrl(false),
+    });
     this.listen();
   }
 
@@ -169,8 +176,9 @@ class Page {
   // --------------------------------------------------------------------------------- the URL
 
   async readUrl() {
-    const { ask, tab, plan, view, remarks } = await fromUrl(window.location);
+    const { ask, tab, plan, view, pin, remarks } = await fromUrl(window.location);
     [this.ask, this.plan, this.view] = [ask, plan, view];
+    this.pin.restore(pin);
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
     remark(remarks);
@@ -179,7 +187,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
-    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view);
+    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view, this.pin.ask);
     if (turn !== this.urls && !push) return;
     try {
       if (push) window.history.pushState(null, "", url);
@@ -213,6 +221,7 @@ class Page {
       this.estimate = await post("api/estimate", body(asked), control.signal);
       this.lastGood = asked;
       headline.show(this.estimate);
+      this.pin.show(this.estimate);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;

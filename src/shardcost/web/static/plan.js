@@ -5,6 +5,7 @@
 import { get, isAbort, post, remove } from "./api.js";
 import { announce, h, number } from "./dom.js";
 import * as format from "./format.js";
+import { PlanTable } from "./plan_table.js";
 import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN } from "./state.js";
 
 export const id = "plan";
@@ -13,6 +14,10 @@ export const title = "Plan";
 const POLL_MS = [60, 120, 200, 300];
 const TRIFLE = 1e-9; // of the time: rounding, not a loss
 const WAITING = ["waiting", "running"];
+/** What rows of one search may have each their own of, beside layout, machine and GPUs. */
+const OWN = [
+  "model", "software", "batch", "sequence_length", "prompt_tokens", "context_tokens", "dtype", "cache_dtype",
+];
 
 /** @param {HTMLElement} root @param {any} page */
 export function mount(root, page) {
@@ -46,6 +51,9 @@ class Plan {
     this.progress = h("progress", { id: "plan-progress", max: "1", value: "0", "aria-label": "Layouts priced" });
     this.status = h("span", { id: "plan-status", role: "status" });
     this.found = h("div", { id: "plan-found" });
+    this.table = new PlanTable(page, {
+      load: (row, more) => this.load(row, more), patchOf: (row) => this.patchOf(row), ask: () => this.ask,
+    });
     root.append(
       this.form, h("div", { class: "plan-actions" }, this.start, this.cancel, this.progress, this.status),
       this.found,
@@ -64,8 +72,9 @@ class Plan {
     });
     const [{ label: wanted }, ...fields] = PLAN;
     this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, wanted), objective));
-    this.form.append(...fields.map(({ name, label, example, default: usual, hint }) =>
-      this.text(name, label, example || String(usual ?? ""), hint)));
+    this.form.append(...fields.map(({ name, kind, label, example, default: usual, hint }) =>
+      (kind === "flag" ? this.check(name, label, hint)
+        : this.text(name, label, example || String(usual ?? ""), hint))));
     const more = h("details", { class: "more wide", id: "plan-fix" }, h("summary", {}, "Fix some axes"));
     const grid = h("div", { class: "plan-form" });
     for (const axis of AXES) grid.append(this.text(`fix-${axis.name}`, axis.label, fixHint(axis), axis.hint));
@@ -89,6 +98,21 @@ class Plan {
       h("label", { for: `plan-${name}`, title: hint }, label), input);
   }
 
+  /** @param {string} name @param {string} label @param {string} hint */
+  check(name, label, hint) {
+    const input = h("input", { type: "checkbox", id: `plan-${name}` });
+    this.inputs[name] = input;
+    input.addEventListener("change", () => this.keep());
+    return h("div", { class: "field", data: { plan: name } },
+      h("label", { class: "plan-check", title: hint }, input, label));
+  }
+
+  /** What a field says. @param {string} name */
+  value(name) {
+    const input = this.inputs[name];
+    return input.type === "checkbox" ? (input.checked ? "true" : "") : input.value.trim();
+  }
+
   showPrice() {
     this.inputs.price.closest(".field").hidden = this.inputs.objective.value !== "cost";
   }
@@ -97,8 +121,8 @@ class Plan {
   keep() {
     /** @type {Record<string, string>} */
     const plan = {};
-    for (const [name, input] of Object.entries(this.inputs)) {
-      const text = input.value.trim();
+    for (const name of Object.keys(this.inputs)) {
+      const text = this.value(name);
       if (text && !(name === "objective" && text === "time")) plan[inLink(name)] = text;
     }
     this.page.setPlan(plan);
@@ -109,7 +133,8 @@ class Plan {
     const plan = this.page.plan();
     for (const [name, input] of Object.entries(this.inputs)) {
       const text = plan[inLink(name)] ?? (name === "objective" ? "time" : "");
-      if (input.value.trim() !== text) input.value = text;
+      if (input.type === "checkbox") input.checked = text === "true";
+      else if (input.value.trim() !== text) input.value = text;
     }
     this.showPrice();
   }
@@ -159,9 +184,9 @@ class Plan {
     const sent = { ...this.ask, gpus: this.estimate.gpus };
     for (const field of LAYOUT) delete sent[field];
     for (const { name, kind } of PLAN) {
-      const text = this.inputs[name].value.trim();
+      const text = this.value(name);
       if (!text || this.inputs[name].closest(".field").hidden) continue;
-      sent[name] = ["whole", "number"].includes(kind) ? valueOf(text) : text;
+      sent[name] = ["whole", "number", "flag"].includes(kind) ? valueOf(text) : text;
     }
     const fixed = this.fixed();
     if (Object.keys(fixed).length) sent.fix = fixed;
@@ -275,7 +300,7 @@ class Plan {
       + `${format.significant(result.seconds, 2)} s${speed}`);
     announce(this.status.textContent ?? "");
     const front = h("div", { id: "plan-front" });
-    this.found.replaceChildren(...(result.best.length ? this.bestTable(result) : nothing(result)));
+    this.found.replaceChildren(...(result.best.length ? this.table.show(result) : nothing(result)));
     this.found.append(...sentences(result), front, h("div", { class: "plan-parts" },
       result.losses?.length ? lossesTable(result) : null,
       result.sensitivity?.length ? sensitivityTable(result) : null,
@@ -302,26 +327,6 @@ class Plan {
     }
   }
 
-  /** @param {any} result */
-  bestTable(result) {
-    const heads = columns(result, this.ask);
-    const body = result.best.map((/** @type {any} */ row, /** @type {number} */ i) => {
-      const line = h("tr", { class: "pick", data: { row: i + 1, layout: format.layoutShort(row.layout) } },
-        heads.map((column) => h(column.head ? "th" : "td",
-          { class: column.left ? "left" : null, scope: column.head ? "row" : null },
-          column.cell(row, i, this.patchOf(row), () => this.load(row)))));
-      line.addEventListener("click", (event) => {
-        if (!(/** @type {Element} */ (event.target).closest("button"))) this.load(row);
-      });
-      return line;
-    });
-    return [h("div", { class: "table-wrap" }, h("table", { class: "rows", id: "plan-table" },
-      h("caption", {}, `The best by ${result.unit}: choose one to load it`),
-      h("thead", {}, h("tr", {}, heads.map((column) =>
-        h("th", { scope: "col", class: column.left ? "left" : null }, column.name)))),
-      h("tbody", {}, body)))];
-  }
-
   /** Return the change to the page's question that a row stands for. @param {any} row */
   patchOf(row) {
     /** @type {Record<string, any>} */
@@ -333,28 +338,23 @@ class Plan {
     if (!patch.tp) patch.tp = 1;
     if (row.cluster && !this.ask?.profile && row.cluster !== this.ask?.on) patch.on = row.cluster;
     if (row.network !== undefined && row.network !== this.estimate?.network) patch.network = row.network;
-    if (row.batch && row.batch !== this.ask?.batch) patch.batch = row.batch;
+    for (const name of OWN) {
+      if (row[name] && row[name] !== this.ask?.[name] && row[name] !== shownOf(this.estimate, name)) {
+        patch[name] = row[name];
+      }
+    }
     return patch;
   }
 
-  /** @param {any} row */
-  load(row) {
-    this.page.set(this.patchOf(row), { push: true });
+  /** Show a row's layout in the headline. @param {any} row @param {Record<string, any>} [more] */
+  load(row, more = {}) {
+    this.page.set({ ...this.patchOf(row), ...more }, { push: true });
     announce(`${format.layoutShort(row.layout)} loaded`);
   }
 
   /** Mark the row that the page shows. */
   markNow() {
-    const now = this.estimate;
-    if (!now || !this.result) return;
-    const lines = this.found.querySelectorAll("#plan-table tbody tr");
-    this.result.best.forEach((/** @type {any} */ row, /** @type {number} */ i) => {
-      const same = row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
-        && (!row.batch || row.batch === (now.workload.batch ?? now.workload.global_batch));
-      lines[i]?.classList.toggle("now", same);
-      if (same) lines[i]?.setAttribute("aria-current", "true");
-      else lines[i]?.removeAttribute("aria-current");
-    });
+    if (this.estimate) this.table.mark(this.estimate);
   }
 
   /** @returns {any[][]} */
@@ -370,6 +370,12 @@ class Plan {
 /** Return what a field is called in the link. @param {string} name */
 const inLink = (name) => (name.startsWith("fix-") ? name.replace("-", "_") : `plan_${name}`);
 
+/** Return what an estimate has of a field of the question. @param {any} estimate @param {string} name */
+function shownOf(estimate, name) {
+  const { model, software, workload = {} } = estimate ?? {};
+  return { ...workload, model, software, batch: workload.batch ?? workload.global_batch }[name];
+}
+
 /** What an empty field of an axis shows. @param {import("./state.js").Option} axis */
 function fixHint({ fixed, default: usual, choices }) {
   if (fixed) return `${usual ?? "none"}; all`;
@@ -382,55 +388,12 @@ function valueOf(word) {
   return word === "true" ? true : word === "false" ? false : word;
 }
 
-/**
- * @typedef {{name: string, left?: boolean, head?: boolean,
- *   cell: (row: any, i: number, patch: any, load: () => void) => any}} Column
- */
-
-/** Return the columns that say something. @param {any} result @param {any} ask @returns {Column[]} */
-function columns(result, ask) {
-  const { best } = result;
-  /** @param {string} name */
-  const varies = (name) => new Set(best.map((/** @type {any} */ each) => each[name])).size > 1;
-  const time = { train: ["step", "time_s"], prefill: ["TTFT", "ttft_s"], decode: ["TPOT", "tpot_s"] }[
-    /** @type {"train"} */ (ask.phase)];
-  /** @param {string} name @param {string} key @param {(value: number) => string} form @param {string} [figure] @returns {Column} */
-  const asked = (name, key, form, figure = key) => ({
-    name,
-    cell: (row, _i, patch) => (row[key] === null || row[key] === undefined ? "" :
-      number(form(row[key]), figure, { ask: patch, label: `${format.layoutShort(row.layout)} ${name}` })),
-  });
-  /** @type {(Column|false)[]} */
-  const all = [
-    { name: "#", cell: (_row, i) => i + 1 },
-    { name: "layout", left: true, head: true, cell: (row, _i, _patch, load) => [
-      h("button", { type: "button", class: "load", title: "Load this layout", on: { click: load } },
-        format.layoutShort(row.layout)),
-      h("small", {}, format.layoutExtras(row.layout))] },
-    varies("model") && { name: "model", left: true, cell: (row) => row.model },
-    varies("cluster") && { name: "machine", left: true, cell: (row) => row.cluster },
-    varies("gpus") && { name: "GPUs", cell: (row) => format.whole(row.gpus) },
-    varies("batch") && { name: "batch", cell: (row) => format.whole(row.batch) },
-    { name: time[0], cell: (row, _i, patch) => [
-      number(format.time(row[time[1]] ?? row.time_s), time[1], { ask: patch, label: format.layoutShort(row.layout) }),
-      row.low_s ? h("small", {}, format.ends(row.low_s, row.high_s)) : null] },
-    asked("tokens/s/GPU", "tokens_per_s_per_gpu", format.rate),
-    ask.phase === "decode" && asked("tokens/s/user", "tokens_per_s_per_user", format.rate),
-    best.some((/** @type {any} */ each) => each.cost_per_million_tokens) &&
-      { name: "cost of 1M tokens", cell: (row) => format.significant(row.cost_per_million_tokens, 4) },
-    asked("memory", "memory_bytes", format.bytes),
-    asked("MFU", "mfu", format.percent),
-    asked("comm.", "comm_share", format.percent),
-  ];
-  return /** @type {Column[]} */ (all.filter(Boolean));
-}
-
 /** @param {any} result */
 function sentences(result) {
   const { stability, crossovers = [], relaxations = [], notes = [] } = result;
   const lines = crossovers.map((/** @type {any} */ each) => each.words);
   if (stability) {
-    lines.push(`Robustness: stays first in ${format.significant(stability.first_stays_pct, 2)} % of `
+    lines.push(`Robustness: stays first in ${format.whole(stability.first_stays_pct)} % of `
       + `${stability.draws} Monte Carlo draws of the model error; ${format.fixed(stability.changed, 1)} of the `
       + `${stability.shown} shown leave the top on average.`);
   }
@@ -470,13 +433,26 @@ function reasonsTable(reasons) {
     reasons.map((each) => [each.reason, format.whole(each.count)]), "plan-reasons");
 }
 
-/** @param {any} result */
+/** What a score is in, of objectives other than the time of a step. @type {Record<string, [string, (score: number) => string]>} */
+const SCORES = {
+  throughput: ["GPU time per token", format.time],
+  cost: ["cost of 1M tokens", (score) => format.significant(1e6 * score, 4)],
+  energy: ["energy per token", format.energy],
+};
+
+/** What the runner-up loses, part by part: each has its share of the score. @param {any} result */
 function lossesTable(result) {
-  const least = TRIFLE * (result.best[0]?.time_s ?? 0);
-  const shown = result.losses.filter((/** @type {any} */ each) => Math.abs(each.lost_s) > least);
-  return table("What the runner-up loses or gains", ["part", "best", "runner-up", "lost"],
-    shown.map((/** @type {any} */ each) => [each.part, format.time(each.winner_s), format.time(each.other_s),
-      `${each.lost_s > 0 ? "+" : "-"}${format.time(Math.abs(each.lost_s))}`]), "plan-losses");
+  const [first, second] = result.best;
+  const [unit, form] = SCORES[result.objective] ?? ["step time", format.time];
+  const [one, two] = [first, second ?? first].map((each) =>
+    (result.objective in SCORES ? each.score / each.time_s : 1));
+  const rows = result.losses
+    .map((/** @type {any} */ each) => [each.part, one * each.winner_s, two * each.other_s])
+    .filter((/** @type {any} */ [, best, other]) => Math.abs(other - best) > TRIFLE * one * first.time_s)
+    .sort((/** @type {any} */ a, /** @type {any} */ b) => Math.abs(b[2] - b[1]) - Math.abs(a[2] - a[1]));
+  return table(`What the runner-up loses or gains, in ${unit}`, ["part", "best", "runner-up", "lost"],
+    rows.map((/** @type {any} */ [part, best, other]) => [format.partName(part), form(best), form(other),
+      `${other > best ? "+" : "−"}${form(Math.abs(other - best))}`]), "plan-losses");
 }
 
 /** @param {any} result */
