@@ -340,8 +340,9 @@ def _vllm_experts(draft: Draft) -> None:
     else:
         draft.note(
             "ep etp",
-            f"vLLM has no flag for ep {layout.ep}: it spreads whole experts over all {group} GPUs"
-            " (--enable-expert-parallel), or splits every expert over them",
+            f"vLLM has no flag for ep {layout.ep} with etp {expert_tensor_degree(layout)}: it"
+            f" spreads whole experts over all {group} GPUs (--enable-expert-parallel), or splits"
+            " every expert over them",
         )
 
 

@@ -14,6 +14,7 @@
 //   #headline-interval [data-tile=<figure>] #time-bar #time-legend #memory-bar #memory-legend
 //   #memory-total #limit #change #try-change #cautions #headline-error #undo #remarks
 //   #pin #pin-swap #headline-pinned #pinned     the question that is kept beside this one
+//   #headline-limits                           how surely the limits of a search hold
 //   #share-url #theme #reset #controls-toggle
 //   #export-menu [data-export=json|csv|html|trace|commands|launch]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
@@ -73,6 +74,8 @@ class Page {
         this.plan = plan;
         this.writeUrl(false);
       },
+      /** Told of every answer, in whatever tab. @type {Set<(found: any) => void>} */
+      followers: new Set(),
       trace: () => this.ask.trace,
       view: (/** @type {string} */ name) => this.view[name],
       /** Keep what a tab shows in the address; "" is what it begins with. */
@@ -222,6 +225,7 @@ class Page {
       this.lastGood = asked;
       headline.show(this.estimate);
       this.pin.show(this.estimate);
+      for (const follow of this.given.followers) follow(this.estimate);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;

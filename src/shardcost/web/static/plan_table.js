@@ -3,7 +3,7 @@
 // loaded into the headline, two rows compared.
 
 import { isAbort, post } from "./api.js";
-import { announce, h, number, refill } from "./dom.js";
+import { announce, byId, h, number, refill } from "./dom.js";
 import { comparison, holds, limitName, timelines } from "./compare.js";
 import * as format from "./format.js";
 import { body, patched } from "./state.js";
@@ -42,6 +42,7 @@ export class PlanTable {
     this.count = h("span", { id: "plan-count", role: "status" });
     this.heads = h("tr", {});
     this.body = h("tbody", {});
+    page.followers.add((/** @type {any} */ now) => this.mark(now));
     this.compared = h("section", { id: "plan-compare", hidden: true, "aria-label": "Two layouts compared" });
   }
 
@@ -145,15 +146,17 @@ export class PlanTable {
   mark(now) {
     this.now = now;
     if (!this.result) return;
+    const shown = this.result.best.find((/** @type {any} */ row) => isOf(row, now));
     for (const line of /** @type {NodeListOf<HTMLElement>} */ (this.body.querySelectorAll("tr"))) {
-      const row = this.result.best[Number(line.dataset.row) - 1];
-      const same = row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
-        && (!row.batch || row.batch === (now.workload.batch ?? now.workload.global_batch))
-        && [undefined, now.workload.dtype].includes(row.dtype) && [undefined, now.software].includes(row.software);
+      const same = this.result.best[Number(line.dataset.row) - 1] === shown;
       line.classList.toggle("now", same);
       if (same) line.setAttribute("aria-current", "true");
       else line.removeAttribute("aria-current");
     }
+    const limits = byId("headline-limits");
+    limits.hidden = !shown?.limits?.length;
+    limits.replaceChildren(...(shown?.limits ?? []).map((/** @type {any} */ each) =>
+      h("div", {}, `${limitName(each)}: ${holds(each)}`)));
   }
 
   // ------------------------------------------------------------------------------ comparing
@@ -207,11 +210,23 @@ export class PlanTable {
   }
 }
 
+/** Is an answer that of a row? The time tells it from the same layout of another question. @param {any} row @param {any} now */
+function isOf(row, now) {
+  return row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
+    && Math.abs(row.time_s - now.time_s) <= 1e-9 * now.time_s && row.model === now.model;
+}
+
 /** What differs between two layouts beside their degrees. @param {any[]} rows */
 function extras(rows) {
   const said = rows.map((row) => format.layoutExtras(row.layout));
   return said.map((each, i) => h("p", { class: "hint" }, `${format.layoutShort(rows[i].layout)}: ${each || "nothing else"}`))
     .filter(() => said.some(Boolean));
+}
+
+/** Say which others have the same degrees. @param {any} row */
+function variants(row) {
+  const { count = 0, differ_in: names = [] } = row.variants ?? {};
+  return count > 0 && h("small", {}, `${format.whole(count)} more with these degrees, by ${names.map(format.words).join(", ")}`);
 }
 
 /** Return what the filter looks at. @param {any} row */
@@ -265,7 +280,7 @@ function columns(result, ask) {
     { name: "layout", left: true, head: true, key: (row) => format.layoutShort(row.layout), cell: (row, _i, _patch, load) => [
       h("button", { type: "button", class: "load", title: "Load this layout", on: { click: load } },
         format.layoutShort(row.layout)),
-      h("small", {}, format.layoutExtras(row.layout))] },
+      h("small", {}, format.layoutExtras(row.layout)), variants(row)] },
     own("model", "model"),
     own("machine", "cluster"),
     own("network", "network"),
