@@ -58,7 +58,7 @@ def test_experts_of_all_replicas_share_the_gpus_of_attention() -> None:
     place = Cluster.named("h200_sxm", network="ib_8x400g")
     found = estimate("deepseek-v3", place, layout, work, software="sglang")
     by_tool = {each.tool: each.command for each in launches_of(found)}
-    assert list(by_tool)[0] == "sglang"
+    assert next(iter(by_tool)) == "sglang"
     assert "--tp-size 16 --dp-size 16 --enable-dp-attention" in by_tool["sglang"]
     assert "--ep-size 16 --ep-num-redundant-experts 32" in by_tool["sglang"]
     assert "--nnodes 2 --node-rank $NODE_RANK" in by_tool["sglang"]
