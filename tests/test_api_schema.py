@@ -82,6 +82,7 @@ TASKS: dict[str, type[asks.Asked]] = {
     "scaling": asks.ScalingAsk,
     "why": asks.WhyAsk,
     "plan_check": asks.PlanAsk,
+    "launch": asks.LaunchAsk,
     "load": asks.LoadAsk,
     "ratio": asks.DeploymentAsk,
 }

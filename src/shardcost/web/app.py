@@ -223,11 +223,23 @@ def _add_searches(app: FastAPI, dispatcher: Dispatcher) -> None:
         responses={202: {"model": shapes.Begun}, **_REFUSALS},
     )
     async def begin(request: Request, ask: asks.PlanAsk) -> Response:
-        checked = await dispatcher.run("plan_check", ask, zipped=False)
+        return await begun("plan", request, ask)
+
+    @app.post(
+        "/api/plan/load",
+        status_code=202,
+        summary="Start a search over deployments for a load; poll it as the other",
+        responses={202: {"model": shapes.Begun}, **_REFUSALS},
+    )
+    async def begin_load(request: Request, ask: asks.PlanLoadAsk) -> Response:
+        return await begun("plan_load", request, ask)
+
+    async def begun(task: str, request: Request, ask: asks.Asked) -> Response:
+        checked = await dispatcher.run(f"{task}_check", ask, zipped=False)
         if checked.state != "done":
             return _response(checked, request)
         cells = from_json(checked.content)["cells"]
-        job = dispatcher.jobs.begin(ask.model_dump(), cells)
+        job = dispatcher.jobs.begin(task, ask.model_dump(), cells)
         return JSONResponse({"job": job.name, "cells": cells}, 202)
 
     def polled(name: str) -> Job:
@@ -299,6 +311,7 @@ def _add_pages(app: FastAPI) -> None:
 def _add_refusals(app: FastAPI) -> None:
     fields = {f"/api/{question.path}": question.body.model_fields for question in _QUESTIONS}
     fields["/api/plan"] = asks.PlanAsk.model_fields
+    fields["/api/plan/load"] = asks.PlanLoadAsk.model_fields
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

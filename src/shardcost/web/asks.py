@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from shardcost import options
+from shardcost.layout import Layout
 from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, SEARCH, WORKLOAD, Option
 from shardcost.request import names_of
 from shardcost.web import fields
@@ -180,6 +181,29 @@ class PlanAsk(_Run):
     )
 
     fix: fields.Fixed = Field(None, description="values by axis; axes that are left out are free")
+
+
+_FORMATS: Final = tuple(option for option in options.WORKER if not set(option.nouns) & {Layout})
+"""Number formats and drafts of a worker."""
+_PLANNED: Final = (
+    *MACHINE,
+    *_FORMATS,
+    *(options.OBJECTIVE, options.PRICE, options.TOP),
+    *options.LATENCY,
+    *options.DEPLOYMENTS,
+)
+
+
+@_with({option.name: option for option in _PLANNED}.values(), search=True)
+class PlanLoadAsk(_Modelled):
+    """A search over deployments: the options of `shardcost plan --load`."""
+
+    model_config = _examples(
+        {"model": "llama3-8b", "on": "h100_sxm", "gpus": 4, "isl": "1024", "osl": "256"}
+        | {"max_ttft": "1s", "max_tpot": "30ms"}
+    )
+
+    fix: fields.Fixed = Field(None, description="values by axis of a worker's layout")
 
 
 @_with(option for option in LOAD.values() if option.name != "trace")

@@ -21,6 +21,7 @@
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
 //   #why #why-title #why-value #why-formula #why-numbers #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
+//   #plan-for-layouts #plan-for-load #plan-load-<option> #plan-load-start #plan-load-status #plan-load-table
 //   #load-<option> #load-trace #load-trace-choose #load-trace-drop #load-pools #load-more #load-words #load-commands
 //   #plan-filter #plan-only-<degree> [data-sort=<column>] [data-compare=<rank>] #plan-compare #plan-largest-load
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>

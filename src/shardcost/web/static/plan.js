@@ -2,30 +2,55 @@
 // The tab that searches: which layout to run, and why the others lost. The search runs on the
 // server as a job that is asked how far it is; leaving the page ends it.
 
-import { get, isAbort, post, remove } from "./api.js";
-import { announce, h, number } from "./dom.js";
+import { announce, h } from "./dom.js";
 import * as format from "./format.js";
 import { PlanTable } from "./plan_table.js";
+import { SearchJob } from "./search_job.js";
 import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN } from "./state.js";
 
 export const id = "plan";
 export const title = "Plan";
 
-const POLL_MS = [60, 120, 200, 300];
 const TRIFLE = 1e-9; // of the time: rounding, not a loss
-const WAITING = ["waiting", "running"];
 /** What rows of one search may have each their own of, beside layout, machine and GPUs. */
 const OWN = [
   "model", "software", "batch", "sequence_length", "prompt_tokens", "context_tokens", "dtype", "cache_dtype",
 ];
 
+const VIEWS = [["", "Layouts of one step"], ["load", "Deployments under load"]];
+
 /** @param {HTMLElement} root @param {any} page */
 export function mount(root, page) {
-  const plan = new Plan(root, page);
-  return {
-    update: (/** @type {any} */ ask, /** @type {any} */ estimate) => plan.update(ask, estimate),
-    rows: () => plan.rows(),
-  };
+  const places = VIEWS.map(() => h("div", {}));
+  /** @type {any[]} */
+  const views = [new Plan(places[0], page), null];
+  /** @type {[any, any]|null} */
+  let last = null;
+  const buttons = VIEWS.map(([name, text], i) => h("button", {
+    type: "button", id: `plan-for-${name || "layouts"}`, on: { click: () => choose(i) },
+  }, text));
+  root.append(h("div", { class: "panel-controls" },
+    h("div", { class: "switch", role: "group", "aria-label": "what is looked for" }, buttons)), ...places);
+
+  const shown = () => (page.view("plan_for") === VIEWS[1][0] ? 1 : 0);
+
+  /** @param {number} i */
+  async function choose(i) {
+    page.setView({ plan_for: VIEWS[i][0] });
+    if (last) await update(...last);
+  }
+
+  /** @param {any} ask @param {any} estimate */
+  async function update(ask, estimate) {
+    last = [ask, estimate];
+    const now = shown();
+    places.forEach((place, i) => { place.hidden = i !== now; });
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === now)));
+    if (!views[now]) views[now] = new (await import("./plan_load.js")).PlanLoad(places[now], page);
+    await views[now].update(ask, estimate);
+  }
+
+  return { update, rows: () => views[shown()].rows() };
 }
 
 class Plan {
@@ -38,28 +63,27 @@ class Plan {
     this.estimate = null;
     /** @type {any} */
     this.result = null;
-    /** @type {string|null} */
+    /** What the result, and the search under way, are of. @type {string|null} */
     this.asked = null;
     /** @type {string|null} */
-    this.job = null;
-    this.turn = 0;
+    this.asking = null;
     /** @type {Record<string, any>} */
     this.inputs = {};
     this.form = h("div", { class: "plan-form" });
-    this.start = h("button", { type: "button", class: "primary", id: "plan-start" }, "Search");
-    this.cancel = h("button", { type: "button", id: "plan-cancel", disabled: true }, "Cancel");
-    this.progress = h("progress", { id: "plan-progress", max: "1", value: "0", "aria-label": "Layouts priced" });
-    this.status = h("span", { id: "plan-status", role: "status" });
+    this.job = new SearchJob("plan", "api/plan", "layouts", {
+      question: () => this.begin(),
+      begun: (on) => this.found.toggleAttribute("data-stale", on),
+      done: (result) => this.show(result),
+      failed: (line, end) => this.fail(line, end),
+    });
     this.found = h("div", { id: "plan-found" });
     this.table = new PlanTable(page, {
       load: (row, more) => this.load(row, more), patchOf: (row) => this.patchOf(row), ask: () => this.ask,
     });
     root.append(
-      this.form, h("div", { class: "plan-actions" }, this.start, this.cancel, this.progress, this.status),
-      this.found,
+      this.form, this.job.bar, this.found,
     );
     this.build();
-    this.listen();
   }
 
   build() {
@@ -92,7 +116,7 @@ class Plan {
     this.inputs[name] = input;
     input.addEventListener("input", () => this.keep());
     input.addEventListener("keydown", (event) => {
-      if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.search();
+      if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.job.search();
     });
     return h("div", { class: "field", data: { plan: name } },
       h("label", { for: `plan-${name}`, title: hint }, label), input);
@@ -139,14 +163,6 @@ class Plan {
     this.showPrice();
   }
 
-  listen() {
-    this.start.addEventListener("click", () => this.search());
-    this.cancel.addEventListener("click", () => this.stop());
-    window.addEventListener("pagehide", () => {
-      if (this.job) remove(`api/plan/${this.job}`, true).catch(() => {});
-    });
-  }
-
   /** @param {any} ask @param {any} estimate */
   async update(ask, estimate) {
     [this.ask, this.estimate] = [ask, estimate];
@@ -160,12 +176,12 @@ class Plan {
     this.inputs.gpus.placeholder = String(estimate.gpus);
     this.inputs.batch.placeholder = String(ask.batch ?? NEEDED[phase].batch);
     this.markNow();
-    if (!this.result && !this.job && !this.status.textContent) {
-      this.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
+    if (!this.result && !this.job.job && !this.job.status.textContent) {
+      this.job.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
     }
     this.found.classList.toggle("other", Boolean(this.result) && this.asked !== this.sameness());
-    if (this.result && this.asked !== this.sameness() && !this.job) {
-      this.say("This was found for another model, machine or work: search again.");
+    if (this.result && this.asked !== this.sameness() && !this.job.job) {
+      this.job.say("This was found for another model, machine or work: search again.");
     }
   }
 
@@ -178,8 +194,10 @@ class Plan {
 
   // ------------------------------------------------------------------------------ searching
 
-  /** Return the question of the search: the page's, with the layout free. */
-  question() {
+  /** Return the question of a search that begins: the page's, with the layout free. */
+  begin() {
+    if (!this.ask) return null;
+    this.asking = this.sameness();
     /** @type {Record<string, any>} */
     const sent = { ...this.ask, gpus: this.estimate.gpus };
     for (const field of LAYOUT) delete sent[field];
@@ -205,100 +223,21 @@ class Plan {
     return fix;
   }
 
-  async search() {
-    if (!this.ask) return;
-    const turn = ++this.turn;
-    if (this.job) await remove(`api/plan/${this.job}`).catch(() => {});
-    const asked = this.sameness();
-    this.running(true);
-    this.say("Starting…");
-    try {
-      const { job } = await post("api/plan", this.question());
-      this.job = job;
-      const end = await this.follow(job, turn);
-      if (turn === this.turn) this.ended(end, asked);
-    } catch (error) {
-      if (turn !== this.turn || isAbort(error)) return;
-      this.fail(/** @type {any} */ (error));
-    }
-  }
-
-  /** @param {string} job @param {number} turn */
-  async follow(job, turn) {
-    for (let i = 0; ; i += 1) {
-      const now = await get(`api/plan/${job}`, undefined, true);
-      if (turn !== this.turn || !WAITING.includes(now.state)) return now;
-      this.showProgress(now);
-      await new Promise((resolve) => {
-        window.setTimeout(resolve, POLL_MS[Math.min(i, POLL_MS.length - 1)]);
-      });
-    }
-  }
-
-  /** @param {any} now */
-  showProgress(now) {
-    const { done = 0, cells = 0, seconds = 0 } = now;
-    if (cells) this.progress.value = done / cells;
-    const speed = now.layouts_per_s ?? (seconds > 0 ? done / seconds : 0);
-    this.say(now.state === "waiting" ? "Waiting for another search to end…"
-      : `${format.whole(done)} of ${format.whole(cells)} layouts, ${format.whole(speed)} a second`);
-  }
-
-  /** @param {any} end @param {string} asked */
-  ended(end, asked) {
-    this.running(false);
-    if (end.state === "done" && end.result) {
-      this.progress.value = 1;
-      this.result = end.result;
-      this.asked = asked;
-      this.show(end.result);
-    } else if (end.state === "cancelled") {
-      this.say("Cancelled.");
-    } else {
-      this.fail(new Error(end.detail ?? "the search failed"));
-      if (end.reasons) this.found.append(reasonsTable(end.reasons));
-    }
-  }
-
-  async stop() {
-    const { job } = this;
-    this.turn += 1;
-    this.running(false);
-    this.say("Cancelled.");
-    announce("search cancelled");
-    if (job) await remove(`api/plan/${job}`).catch(() => {});
-  }
-
-  /** @param {boolean} on */
-  running(on) {
-    this.start.disabled = on;
-    this.cancel.disabled = !on;
-    this.progress.value = 0;
-    if (!on) this.job = null;
-    this.found.toggleAttribute("data-stale", on);
-  }
-
-  /** @param {string} line */
-  say(line) {
-    this.status.textContent = line;
-  }
-
-  /** @param {any} error */
-  fail(error) {
-    this.running(false);
-    this.say("");
-    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(error.message)));
-    if (error.body?.reasons) this.found.append(reasonsTable(error.body.reasons));
+  /** @param {string} line @param {any} end */
+  fail(line, end) {
+    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(line)));
+    if (end?.reasons) this.found.append(reasonsTable(end.reasons));
   }
 
   // -------------------------------------------------------------------------------- showing
 
   /** @param {any} result */
   show(result) {
+    [this.result, this.asked] = [result, this.asking];
     const speed = result.seconds > 0 ? `, ${format.whole(result.considered / result.seconds)} layouts/s` : "";
-    this.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
+    this.job.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
       + `${format.significant(result.seconds, 2)} s${speed}`);
-    announce(this.status.textContent ?? "");
+    announce(this.job.status.textContent ?? "");
     const front = h("div", { id: "plan-front" });
     this.found.replaceChildren(...(result.best.length ? this.table.show(result) : nothing(result)));
     this.found.append(...sentences(result), front, h("div", { class: "plan-parts" },

@@ -35,7 +35,7 @@ export const LOAD = TABLE.load;
 export const VIEW = [
   "timeline_of", "scaling_vary", "ring_collective", "ring_algorithm", "ring_n", "ring_size",
   "collective_group", "collective_name", "collective_gpus", "collective_nodes",
-  "collective_library", "collective_mode",
+  "collective_library", "collective_mode", "plan_for",
   ...LOAD.options.map(({ name }) => `load_${name}`),
 ];
 const SHORT = /^[\w.\-+%=:, ]{1,80}$/u;
