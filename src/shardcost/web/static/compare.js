@@ -91,13 +91,13 @@ function limitRows(sides) {
   return one.filter((each) => two.some(({ limit }) => limit === each.limit)).map((each) => {
     const other = two.find(({ limit }) => limit === each.limit);
     return {
-      name: limitName(each), cells: [each, other].map(holds), lost: "",
+      name: `${limitName(each)} holds in`, cells: [each, other].map(cases), lost: "",
       kind: judged(each.holds_share, other.holds_share, true),
     };
   });
 }
 
-/** @type {Record<string, [string, (value: number) => string]>} */
+/** What a limit is on, and in which form. @type {Record<string, [string, (value: number) => string]>} */
 const LIMITS = {
   max_time: ["step", format.time], max_ttft: ["TTFT", format.time], max_tpot: ["TPOT", format.time],
   min_tokens_per_user: ["tokens/s/user", format.rate], min_tokens_per_s: ["tokens/s", format.rate],
@@ -105,19 +105,24 @@ const LIMITS = {
 };
 
 /** Return a limit in words: TPOT at most 20 ms. @param {any} each */
-export function limitName(each) {
-  const [name, form] = LIMITS[each.limit] ?? [format.words(each.limit), (/** @type {number} */ value) => String(value)];
+function limitName(each) {
+  const [name, form] = [limited(each), LIMITS[each.limit]?.[1] ?? String];
   return each.at_most !== undefined && each.at_most !== null
     ? `${name} at most ${form(each.at_most)}` : `${name} at least ${form(each.at_least)}`;
 }
 
-/** Return how often a limit is kept: holds in 9 of 10 cases. @param {any} each */
-export function holds(each) {
-  const share = each.holds_share;
-  if (share >= 0.975) return "holds nearly always";
-  if (share >= 0.945) return "holds in 19 of 20 cases";
-  return share < 0.05 ? "hardly ever holds" : `holds in ${Math.round(10 * share)} of 10 cases`;
+/** Return what a limit is on: TPOT. @param {any} each @returns {string} */
+export const limited = (each) => LIMITS[each.limit]?.[0] ?? format.words(each.limit);
+
+/** Return in how many cases a limit is kept: 9 of 10 cases. @param {any} each */
+export function cases({ holds_share: share }) {
+  if (share >= 0.975) return "nearly all cases";
+  if (share >= 0.945) return "19 of 20 cases";
+  return share < 0.05 ? "hardly any case" : `${Math.round(10 * share)} of 10 cases`;
 }
+
+/** Return a limit with how surely it is kept. @param {any} each */
+export const heldLimit = (each) => `${limitName(each)}: holds in ${cases(each)}`;
 
 // ---------------------------------------------------------------------------------- the bars
 

@@ -10,6 +10,8 @@ import { LAYOUT, LOAD, OPTIONS } from "./state.js";
 const NONE = "none"; // in a link: a field that begins with a value, and was emptied
 const FIELDS = ["isl", "osl", "max_ttft", "max_tpot", "max_e2e", "percentile", "rate", "users"];
 const DEGREES = ["tp", "cp", "ep", "pp", "dp"];
+/** What holds where a load is not given. @type {Record<string, string>} */
+const OTHERWISE = { rate: "the most that is held", users: "by rate" };
 
 export class PlanLoad {
   /** @param {HTMLElement} root @param {any} page */
@@ -40,7 +42,7 @@ export class PlanLoad {
   field(name, option, key) {
     const input = h("input", {
       type: "text", id: `plan-load-${name}`, autocomplete: "off", spellcheck: "false", maxlength: "80",
-      placeholder: option.example || format.unflagged(option.otherwise || String(option.default ?? "")), data: { key },
+      placeholder: OTHERWISE[name] || option.example || format.unflagged(option.otherwise || String(option.default ?? "")), data: { key },
     });
     this.inputs[name] = input;
     input.addEventListener("input", () => this.keep(name));
@@ -194,8 +196,8 @@ function sentence(result, best) {
   const { runner_up: second } = result;
   const behind = second ? ` The runner-up needs ${format.percent(second.behind)} more GPUs for each request.` : "";
   return h("p", { class: "plan-sentence" }, h("b", {}, nameOf(best)),
-    ` holds ${format.significant(best.goodput_requests_per_s, 3)} requests/s on ${format.whole(best.gpus)} GPUs; `
-    + `first limit: ${best.limit}.${behind}`);
+    ` holds ${format.significant(best.goodput_requests_per_s, 3)} requests/s on `
+    + `${format.whole(best.gpus)} GPU${best.gpus > 1 ? "s" : ""}${best.limit ? `; first limit: ${best.limit}` : ""}.${behind}`);
 }
 
 /** @param {any} result */

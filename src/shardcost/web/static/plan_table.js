@@ -4,7 +4,7 @@
 
 import { isAbort, post } from "./api.js";
 import { announce, byId, h, number, refill } from "./dom.js";
-import { comparison, holds, limitName, timelines } from "./compare.js";
+import { cases, comparison, heldLimit, limited, timelines } from "./compare.js";
 import * as format from "./format.js";
 import { body, patched } from "./state.js";
 
@@ -156,7 +156,7 @@ export class PlanTable {
     const limits = byId("headline-limits");
     limits.hidden = !shown?.limits?.length;
     limits.replaceChildren(...(shown?.limits ?? []).map((/** @type {any} */ each) =>
-      h("div", {}, `${limitName(each)}: ${holds(each)}`)));
+      h("div", {}, heldLimit(each))));
   }
 
   // ------------------------------------------------------------------------------ comparing
@@ -296,10 +296,10 @@ function columns(result, ask) {
       number(format.time(row[figure] ?? row.time_s), figure, { ask: patch, label: format.layoutShort(row.layout) }),
       row.low_s ? h("small", {}, format.ends(row.low_s, row.high_s)) : null] },
     best.some((/** @type {any} */ each) => each.limits?.length) && {
-      name: "limits", left: true,
+      name: "limit holds in", left: true,
       key: (row) => Math.min(...(row.limits ?? []).map((/** @type {any} */ each) => each.holds_share ?? 1)),
       cell: (row) => (row.limits ?? []).map((/** @type {any} */ each) =>
-        h("small", { class: "holds" }, `${limitName(each)}: ${holds(each)}`)),
+        h("small", { class: "holds" }, row.limits.length > 1 ? `${limited(each)}: ` : "", cases(each))),
     },
     asked("tokens/s/GPU", "tokens_per_s_per_gpu", format.rate),
     ask.phase === "decode" && asked("tokens/s/user", "tokens_per_s_per_user", format.rate),
