@@ -71,7 +71,7 @@ def test_two_layouts_are_compared_side_by_side_on_any_screen(visits: Visits) -> 
     assert f"TPOT {times[2]} (" in figures
     assert f" {times[1]} (" in figures
     parts = visit.text("#plan-compare table >> nth=1")
-    assert re.search(r"GEMM [\d.]+ \w+ [\d.]+ \w+ ([+−][\d.]+ \w+, [+−][\d.]+ %|the same)", parts)
+    assert re.search(r"GEMM [\d.]+ \w+ [\d.]+ \w+ ([+-][\d.]+ \w+, [+-][\d.]+ %|the same)", parts)
     assert "weights " in visit.text("#plan-compare table >> nth=2")
     wide = "() => document.documentElement.scrollWidth - window.innerWidth"
     assert visit.script(wide) <= 0
@@ -101,7 +101,7 @@ def test_a_pinned_question_stays_beside_the_one_that_moves_and_in_the_link(visit
     expect(visit.at("#headline-pinned")).to_have_text(line)
     visit.click("#pin-swap")
     assert visit.headline()["time"] == before
-    assert f"pinned {now}, now −" in visit.text("#headline-pinned")
+    assert f"pinned {now}, now -" in visit.text("#headline-pinned")
     visit.click("#pin")
     expect(visit.at("#pinned")).to_be_hidden()
     assert "pin=" not in visit.page.url

@@ -32,7 +32,7 @@ export const timeOf = (found) => found[TIMES[found.workload.phase][1]] ?? found.
 export function difference(from, to, form) {
   const change = to - from;
   if (Math.abs(change) <= TRIFLE * Math.max(Math.abs(from), Math.abs(to))) return "the same";
-  const sign = change > 0 ? "+" : "−";
+  const sign = change > 0 ? "+" : "-";
   if (form === format.percent) return `${sign}${format.fixed(Math.abs(100 * change), 1)} points`;
   const share = from ? `, ${sign}${format.fixed(Math.abs((100 * change) / from), 1)} %` : "";
   return `${sign}${form(Math.abs(change))}${share}`;

@@ -391,7 +391,7 @@ function lossesTable(result) {
     .sort((/** @type {any} */ a, /** @type {any} */ b) => Math.abs(b[2] - b[1]) - Math.abs(a[2] - a[1]));
   return table(`What the runner-up loses or gains, in ${unit}`, ["part", "best", "runner-up", "lost"],
     rows.map((/** @type {any} */ [part, best, other]) => [format.partName(part), form(best), form(other),
-      `${other > best ? "+" : "−"}${form(Math.abs(other - best))}`]), "plan-losses");
+      `${other > best ? "+" : "-"}${form(Math.abs(other - best))}`]), "plan-losses");
 }
 
 /** @param {any} result */
