@@ -7,9 +7,10 @@ import { h } from "./dom.js";
 import * as format from "./format.js";
 import { partColour } from "./headline.js";
 
-/** @typedef {{name: string, found: any, limits?: any[]}} Side an answer, what it is called, its limits */
+/** @typedef {{name: string, short: string, found: any, limits?: any[]}} Side an answer, what it is called, its limits */
 
 const TRIFLE = 1e-9; // of the time: rounding, not a part
+const MANY = 10; // times as much: said so, not in per cent
 /** The time of each phase: what it is called, and its figure. @type {Record<string, [string, string]>} */
 const TIMES = { train: ["step", "time_s"], prefill: ["TTFT", "ttft_s"], decode: ["TPOT", "tpot_s"] };
 /** @type {Array<[string, string, (value: number) => string, boolean]>} name, key, form, more is better */
@@ -34,7 +35,8 @@ export function difference(from, to, form) {
   if (Math.abs(change) <= TRIFLE * Math.max(Math.abs(from), Math.abs(to))) return "the same";
   const sign = change > 0 ? "+" : "-";
   if (form === format.percent) return `${sign}${format.fixed(Math.abs(100 * change), 1)} points`;
-  const share = from ? `, ${sign}${format.fixed(Math.abs((100 * change) / from), 1)} %` : "";
+  const share = !from ? "" : to > MANY * from ? `, ${format.whole(to / from)}x`
+    : `, ${sign}${format.fixed(Math.abs((100 * change) / from), 1)} %`;
   return `${sign}${form(Math.abs(change))}${share}`;
 }
 
@@ -50,11 +52,12 @@ export function judged(from, to, more) {
  * @returns {HTMLElement}
  */
 export function comparison(sides) {
+  const short = sides.map((each) => each.short);
   return h("div", { class: "comparison" },
-    tableOf(sides, "Figures", figures(sides)),
+    tableOf(short, "Figures", figures(sides)),
     h("div", { class: "comparison-bars" },
-      h("div", { class: "block" }, bars(sides, "Where the time goes", timeParts), tableOf(sides, "Parts of a step", rowsOf(sides, timeParts))),
-      h("div", { class: "block" }, bars(sides, "Memory of the fullest GPU", memoryParts), tableOf(sides, "Memory", rowsOf(sides, memoryParts)))));
+      h("div", { class: "block" }, bars(sides, "Where the time goes", timeParts), tableOf(short, "Parts of a step", rowsOf(sides, timeParts))),
+      h("div", { class: "block" }, bars(sides, "Memory of the fullest GPU", memoryParts), tableOf(short, "Memory", rowsOf(sides, memoryParts)))));
 }
 
 /** @typedef {{name: any, cells: string[], lost: string, kind: string}} Row */
@@ -66,7 +69,7 @@ function figures(sides) {
   const rows = [row(name, timeOf(one), timeOf(two), format.time, false)];
   rows[0].cells = sides.map(({ found }) => `${format.time(timeOf(found))} (${ends(found)})`);
   for (const [label, key, form, more] of FIGURES) {
-    if (one[key] !== undefined && two[key] !== undefined) rows.push(row(label, one[key], two[key], form, more));
+    if (Number.isFinite(one[key]) && Number.isFinite(two[key])) rows.push(row(label, one[key], two[key], form, more));
   }
   rows.push(row("communication", one.comm.share, two.comm.share, format.percent, false));
   rows.push(row("GPUs", one.gpus, two.gpus, format.whole, false));
@@ -177,19 +180,19 @@ function rowsOf(sides, parts) {
   });
 }
 
-/** @param {[Side, Side]} sides @param {string} caption @param {Row[]} rows */
-function tableOf(sides, caption, rows) {
+/** @param {string[]} names @param {string} caption @param {Row[]} rows */
+function tableOf(names, caption, rows) {
   return h("div", { class: "table-wrap" }, h("table", { class: "rows compared" },
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, ""),
-      sides.map(({ name }) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),
+      names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),
     h("tbody", {}, rows.map(({ name, cells, lost, kind }) => h("tr", {},
       h("th", { scope: "row", class: "left" }, h("span", { class: "comparison-part" }, name)),
       cells.map((cell) => h("td", {}, pieces(cell))), h("td", { class: kind || null }, pieces(lost)))))));
 }
 
 /** A text that breaks between its parts alone. @param {string} text */
-const pieces = (text) => text.split(/(?<=,) | (?=\()/).map((each, i) => [i ? " " : "", h("span", { class: "piece" }, each)]);
+export const pieces = (text) => text.split(/(?<=,) | (?=\()/).map((each, i) => [i ? " " : "", h("span", { class: each.startsWith("(") ? "piece aside" : "piece" }, each)]);
 
 // ------------------------------------------------------------------------------ the timelines
 

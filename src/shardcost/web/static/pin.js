@@ -5,7 +5,7 @@
 import { isAbort, post } from "./api.js";
 import { announce, byId, h } from "./dom.js";
 import * as format from "./format.js";
-import { comparison, difference, judged, timeOf } from "./compare.js";
+import { comparison, difference, judged, pieces, timeOf } from "./compare.js";
 import { body } from "./state.js";
 
 /** @typedef {import("./state.js").Ask} Ask */
@@ -77,11 +77,12 @@ export class Pin {
     if (!both) return;
     const [from, to] = [timeOf(this.found), timeOf(now)];
     line.replaceChildren("pinned ", h("b", {}, format.time(from)), ", now ",
-      h("b", { class: judged(from, to, false) || null }, difference(from, to, format.time)));
+      h("b", { class: judged(from, to, false) || null }, pieces(difference(from, to, format.time))));
     const open = box.querySelector("details")?.open ?? true;
     box.replaceChildren(h("details", { open },
       h("summary", {}, `Compared with ${this.found.title}, ${[this.found.details].flat().join(", ")}`),
-      comparison([{ name: "pinned", found: this.found }, { name: "now", found: now }]),
+      comparison([
+        { name: "pinned", short: "pinned", found: this.found }, { name: "now", short: "now", found: now }]),
       h("p", { class: "pin-actions" },
         h("button", { type: "button", class: "small", id: "pin-swap", on: { click: () => this.swap() } },
           "Move the pinned one instead"))));

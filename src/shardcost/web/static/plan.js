@@ -6,7 +6,7 @@ import { announce, h } from "./dom.js";
 import * as format from "./format.js";
 import { PlanTable } from "./plan_table.js";
 import { SearchJob } from "./search_job.js";
-import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN } from "./state.js";
+import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN, SEVERAL } from "./state.js";
 
 export const id = "plan";
 export const title = "Plan";
@@ -99,6 +99,11 @@ class Plan {
     this.form.append(...fields.map(({ name, kind, label, example, default: usual, hint }) =>
       (kind === "flag" ? this.check(name, label, hint)
         : this.text(name, label, example || String(usual ?? ""), hint))));
+    if (SEVERAL.length) {
+      this.form.append(h("details", { class: "more wide", id: "plan-several" },
+        h("summary", {}, "Several number formats, engines or lengths"),
+        h("div", { class: "plan-form" }, SEVERAL.map(({ name, label, hint }) => this.text(name, label, "", hint)))));
+    }
     const more = h("details", { class: "more wide", id: "plan-fix" }, h("summary", {}, "Fix some axes"));
     const grid = h("div", { class: "plan-form" });
     for (const axis of AXES) grid.append(this.text(`fix-${axis.name}`, axis.label, fixHint(axis), axis.hint));
@@ -168,7 +173,12 @@ class Plan {
     [this.ask, this.estimate] = [ask, estimate];
     const { phase } = ask;
     this.showKept();
-    for (const { name, phases } of PLAN) this.inputs[name].closest(".field").hidden = !phases.includes(phase);
+    for (const { name, phases } of [...PLAN, ...SEVERAL]) {
+      this.inputs[name].closest(".field").hidden = !phases.includes(phase);
+    }
+    for (const { name } of SEVERAL) {
+      this.inputs[name].placeholder = `${shownOf(estimate, name) ?? "default"}, or several`;
+    }
     for (const { name, phases } of AXES) {
       this.inputs[`fix-${name}`].closest(".field").hidden = !phases.includes(phase);
     }
@@ -187,7 +197,8 @@ class Plan {
 
   /** What a result stands for: a question without its layout. */
   sameness() {
-    const asked = { ...this.ask, gpus: null, ...(this.inputs.batch.value ? { batch: null } : {}) };
+    const asked = { ...this.ask, gpus: null };
+    for (const { name } of [OPTIONS.batch, ...SEVERAL]) if (this.inputs[name].value) asked[name] = null;
     for (const field of LAYOUT) delete asked[field];
     return JSON.stringify(asked);
   }
@@ -201,7 +212,7 @@ class Plan {
     /** @type {Record<string, any>} */
     const sent = { ...this.ask, gpus: this.estimate.gpus };
     for (const field of LAYOUT) delete sent[field];
-    for (const { name, kind } of PLAN) {
+    for (const { name, kind } of [...PLAN, ...SEVERAL]) {
       const text = this.value(name);
       if (!text || this.inputs[name].closest(".field").hidden) continue;
       sent[name] = ["whole", "number", "flag"].includes(kind) ? valueOf(text) : text;

@@ -180,14 +180,14 @@ export class PlanTable {
     this.control = control;
     const rows = this.chosen.map((i) => this.result.best[i]);
     const asked = rows.map((row, i) => ({
-      name: `${this.chosen[i] + 1}: ${format.layoutShort(row.layout)}${rows[0].batch !== rows[1].batch ? `, batch ${row.batch}` : ""}`,
+      name: `#${this.chosen[i] + 1} ${format.layoutShort(row.layout)}${rows[0].batch !== rows[1].batch ? `, batch ${row.batch}` : ""}`,
       ask: body(patched(this.plan.ask(), this.plan.patchOf(row))),
     }));
     try {
       const found = await Promise.all(asked.map(({ ask }) => post("api/estimate", ask, control.signal)));
       if (control.signal.aborted) return;
       const sides = /** @type {[any, any]} */ (found.map((each, i) =>
-        ({ name: asked[i].name, found: each, limits: rows[i].limits })));
+        ({ name: asked[i].name, short: `#${this.chosen[i] + 1}`, found: each, limits: rows[i].limits })));
       const place = h("div", { class: "comparison-timelines" });
       this.compared.replaceChildren(
         h("div", { class: "compare-head" }, h("h2", {}, `${asked[0].name} and ${asked[1].name}`),

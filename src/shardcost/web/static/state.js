@@ -23,9 +23,11 @@ export const LAYOUT = TABLE.options.filter((each) => each.group === "layout").ma
 export const PLAN = [TABLE.search[0], TABLE.search[1], OPTIONS.gpus, OPTIONS.batch, ...TABLE.search.slice(2)];
 /** What a search may fix; in a URL each begins with fix_. @type {Option[]} */
 export const AXES = TABLE.axes;
+/** Of what a search takes several values, though no layout has it: number formats, engines, lengths. @type {Option[]} */
+export const SEVERAL = TABLE.options.filter((each) => each.axis === "question");
 /** What a search optimises: label by name. @type {Record<string, string>} */
 export const OBJECTIVES = TABLE.objectives;
-const SEARCHED = [...PLAN.map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
+const SEARCHED = [...[...PLAN, ...SEVERAL].map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
 /**
  * What a load has beside the question: its options, which of the question's it takes, and what it begins with.
  * @type {{first: Record<string, string>, taken: string[], options: (Option & {otherwise: string})[]}}
