@@ -67,6 +67,7 @@ class Plan {
     this.asked = null;
     /** @type {string|null} */
     this.asking = null;
+    this.loading = false; // the next question is a row of the result
     /** @type {Record<string, any>} */
     this.inputs = {};
     this.form = h("div", { class: "plan-form" });
@@ -186,6 +187,8 @@ class Plan {
     this.inputs.gpus.placeholder = String(estimate.gpus);
     this.inputs.batch.placeholder = String(ask.batch ?? NEEDED[phase].batch);
     this.markNow();
+    if (this.loading) this.asked = this.sameness();
+    this.loading = false;
     if (!this.result && !this.job.job && !this.job.status.textContent) {
       this.job.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
     }
@@ -298,6 +301,7 @@ class Plan {
 
   /** Show a row's layout in the headline. @param {any} row @param {Record<string, any>} [more] */
   load(row, more = {}) {
+    this.loading = true;
     this.page.set({ ...this.patchOf(row), ...more }, { push: true });
     announce(`${format.layoutShort(row.layout)} loaded`);
   }
