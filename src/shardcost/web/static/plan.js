@@ -314,7 +314,8 @@ class Plan {
   /** @returns {any[][]} */
   rows() {
     if (!this.result) throw new Error("nothing has been searched yet");
-    const head = ["rank", "model", "cluster", "network", "gpus", "batch", ...LAYOUT, "time_s", "low_s",
+    const own = OWN.filter((name) => name in (this.result.best[0] ?? {}));
+    const head = ["rank", "cluster", "network", "gpus", ...own, ...LAYOUT, "time_s", "low_s",
       "high_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes", "mfu", "comm_share", "score"];
     return [head, ...this.result.best.map((/** @type {any} */ row, /** @type {number} */ i) =>
       head.map((name) => (name === "rank" ? i + 1 : row[name] ?? row.layout[name])))];
