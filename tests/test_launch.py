@@ -28,21 +28,21 @@ def words_of(tool: str, layout: Layout, work: Any, model: str = "llama3-70b") ->
 
 
 def test_an_engine_is_started_with_the_layout_and_the_formats_of_the_estimate() -> None:
-    found = estimate("llama3-8b", "h100_sxm", Layout(tp=4, dp=2), replace(STEP, dtype="fp8"))
+    found = estimate("qwen3-8b", "h100_sxm", Layout(tp=4, dp=2), replace(STEP, dtype="fp8"))
     by_tool = {each.tool: each for each in launches_of(found)}
     assert next(iter(by_tool)) == "trtllm"  # the software that was priced
     assert by_tool["vllm"].command == (
-        "vllm serve meta-llama/Meta-Llama-3-8B --tensor-parallel-size 4 --data-parallel-size 2"
+        "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 4 --data-parallel-size 2"
         " --quantization fp8 --kv-cache-dtype fp8 --max-num-seqs 32 --max-model-len 4097"
     )
     assert by_tool["sglang"].command == (
-        "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --tp-size 4"
+        "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp-size 4"
         " --dp-size 2 --quantization fp8 --kv-cache-dtype fp8_e4m3 --max-running-requests 32"
         " --context-length 4097"
     )
     own = by_tool["trtllm"]
     assert own.command == (
-        "trtllm-serve meta-llama/Meta-Llama-3-8B --tp_size 4 --max_batch_size 32"
+        "trtllm-serve Qwen/Qwen3-8B --tp_size 4 --max_batch_size 32"
         " --max_seq_len 4097 --config config.yaml"
     )
     assert own.files == {"config.yaml": "kv_cache_config:\n  dtype: fp8\n"}
@@ -149,9 +149,9 @@ def _parts(launch: Launch) -> tuple[Any, ...]:
 def test_commands_print_it_and_refuse_what_does_not_suit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ask = "llama3-8b --on h100_sxm --tp 2 --decode --batch 8 --context-tokens 1024".split()
+    ask = "qwen3-8b --on h100_sxm --tp 2 --decode --batch 8 --context-tokens 1024".split()
     text = run_text(capsys, "estimate", *ask, "--launch")
-    assert "\nLaunch with TensorRT-LLM\ntrtllm-serve meta-llama/Meta-Llama-3-8B" in text
+    assert "\nLaunch with TensorRT-LLM\ntrtllm-serve Qwen/Qwen3-8B" in text
     data = run_json(capsys, "estimate", *ask, "--launch", "sglang")
     assert data["launch"]["command"].startswith("python -m sglang.launch_server")
     assert data["launch"]["source"].startswith("https://")

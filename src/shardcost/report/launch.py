@@ -26,6 +26,8 @@ _MODEL: Final = "$MODEL"
 _VARIABLE: Final = "$"
 _MOST_COLUMNS: Final = 76
 _INDENT: Final = "    "
+_LISTED: Final = 3
+"""Of the other names of a model, so many."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ def launch_of(result: Estimate, tool: str | None = None) -> Launch:
 
     >>> from shardcost import Decode, Layout, estimate
     >>> step = Decode(batch=64, context_tokens=4096)
-    >>> launch_of(estimate("llama3-8b", "h100_sxm", Layout(tp=2), step), "vllm").command
-    'vllm serve meta-llama/Meta-Llama-3-8B --tensor-parallel-size 2 --max-num-seqs 64 --max-model-len 4097'
+    >>> launch_of(estimate("qwen3-8b", "h100_sxm", Layout(tp=2), step), "vllm").command
+    'vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 --max-num-seqs 64 --max-model-len 4097'
 
     Args:
         result: Of one layout.
         tool: ``megatron``, ``vllm``, ``sglang`` or ``trtllm``; that of the estimate's software if
             None.
-    """  # noqa: E501
+    """
     name = own_tool(result.software) if tool is None else tool.lower()
     if name is None:
         known = ", ".join(TOOLS)
@@ -75,9 +77,9 @@ def launch_of(result: Estimate, tool: str | None = None) -> Launch:
         raise UnknownNameError("--launch", name, TOOLS)
     chosen = TOOLS[name]
     if chosen.trains != isinstance(result.workload, Train):
-        trainers = [each for each, its in TOOLS.items() if its.trains != chosen.trains]
+        others = [each for each, its in TOOLS.items() if its.trains != chosen.trains]
         kind = "trains" if chosen.trains else "serves"
-        raise UsageError(f"--launch {name}: {chosen.title} {kind}; for this work: {trainers[0]}")
+        raise UsageError(f"--launch {name}: {chosen.title} {kind}; for this work: {others[0]}")
     draft = Draft(result, chosen.title)
     _say_fields(draft, chosen)
     chosen.rest(draft)
@@ -162,7 +164,8 @@ def _model_name(draft: Draft) -> str:
         draft.notes.append(f"set MODEL to the folder or Hugging Face name of {model.name}")
         return _MODEL
     if known[1:]:
-        draft.notes.append(f"the same shape: {', '.join(known[1:])}")
+        more = ", …" if known[1 + _LISTED :] else ""
+        draft.notes.append(f"of the same shape: {', '.join(known[1 : 1 + _LISTED])}{more}")
     return known[0]
 
 
@@ -170,7 +173,9 @@ def _hugging_face(model: Model) -> list[str]:
     """Return the Hugging Face names that the catalog has for a model."""
     if model.name not in names("models") or not is_known(model):
         return []
-    return [alias for alias in raw("models", model.name)["aliases"] if "/" in alias]
+    content = raw("models", model.name)
+    known = (*content.get("hugging_face", ()), *content.get("aliases", ()))
+    return [name for name in known if "/" in name]
 
 
 def _quoted(word: str) -> str:
