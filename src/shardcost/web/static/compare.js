@@ -54,10 +54,10 @@ export function judged(from, to, more) {
 export function comparison(sides) {
   const short = sides.map((each) => each.short);
   return h("div", { class: "comparison" },
-    tableOf(short, "Figures", figures(sides)),
+    tableOf(short, "Figures", "figure", figures(sides)),
     h("div", { class: "comparison-bars" },
-      h("div", { class: "block" }, bars(sides, "Where the time goes", timeParts), tableOf(short, "Parts of a step", rowsOf(sides, timeParts))),
-      h("div", { class: "block" }, bars(sides, "Memory of the fullest GPU", memoryParts), tableOf(short, "Memory", rowsOf(sides, memoryParts)))));
+      h("div", { class: "block" }, bars(sides, "Where the time goes", timeParts), tableOf(short, "Parts of a step", "part", rowsOf(sides, timeParts))),
+      h("div", { class: "block" }, bars(sides, "Memory of the fullest GPU", memoryParts), tableOf(short, "Memory", "kind", rowsOf(sides, memoryParts)))));
 }
 
 /** @typedef {{name: any, cells: string[], lost: string, kind: string}} Row */
@@ -180,11 +180,11 @@ function rowsOf(sides, parts) {
   });
 }
 
-/** @param {string[]} names @param {string} caption @param {Row[]} rows */
-function tableOf(names, caption, rows) {
+/** @param {string[]} names @param {string} caption @param {string} of what a row is @param {Row[]} rows */
+function tableOf(names, caption, of, rows) {
   return h("div", { class: "table-wrap" }, h("table", { class: "rows compared" },
     h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, ""),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, of),
       names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),
     h("tbody", {}, rows.map(({ name, cells, lost, kind }) => h("tr", {},
       h("th", { scope: "row", class: "left" }, h("span", { class: "comparison-part" }, name)),
