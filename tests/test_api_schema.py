@@ -83,6 +83,8 @@ TASKS: dict[str, type[asks.Asked]] = {
     "scaling": asks.ScalingAsk,
     "why": asks.WhyAsk,
     "plan_check": asks.PlanAsk,
+    "plan_load_check": asks.PlanLoadAsk,
+    "launch": asks.LaunchAsk,
     "load": asks.LoadAsk,
     "ratio": asks.DeploymentAsk,
 }
@@ -124,7 +126,7 @@ def questions(draw: some.DrawFn) -> tuple[str, dict[str, Any]]:
     fields[SIZES[phase]] = draw(COUNTS)
     if task == "why":
         fields["figure"] = draw(some.sampled_from(["time_s", "mfu", "memory_bytes", "comm_share"]))
-    if task in {"load", "ratio"}:
+    if task in {"load", "ratio", "plan_load_check"}:
         fields |= draw(some.sampled_from(LOADS)) | {"isl": "64-128", "osl": 16, "requests": 20}
     known = TASKS[task].model_fields
     return task, {name: value for name, value in fields.items() if name in known}

@@ -467,7 +467,7 @@ def test_a_search_says_what_plan_says_and_a_row_loads_its_layout(
     expect(front).to_be_visible()
     assert "Pareto front of" in (front.get_attribute("aria-label") or "")
 
-    visit.at("#plan-table tbody tr").nth(2).locator("td").nth(0).click()
+    visit.at("#plan-table tbody tr").nth(2).locator("td").nth(1).click()
     visit.settle()
     assert visit.headline()["title"].endswith("tp4cp2")
     assert visit.headline()["time"] in one_line(rows.nth(2).inner_text())

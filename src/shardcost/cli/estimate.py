@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardcost.cli import options, placement
+from shardcost.cli import launch, options, placement
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.files import write_whole
 from shardcost.options import LAYOUT, PRICE, RUN
@@ -28,6 +28,8 @@ _EXAMPLES: Final = """\
       --vary tp=1..8 --vary batch=1..256 --csv grid.csv --plot grid.svg
   shardcost estimate path/to/config.json --on h100_sxm --tp 8 --decode --batch 8 \\
       --context-tokens 4096 --explain
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
+      --launch vllm
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096 \\
       --plot roofline.svg --picture roofline
 """
@@ -59,6 +61,7 @@ def parser() -> options.Parser:
         help="what limits the layout, and the single change of it that helps most",
     )
     add(placement.OPTION, action="store_true", help=placement.HELP)
+    launch.add_to(parser)
     add("--notes", action="store_true", help="caveats about little of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
     add(
@@ -119,6 +122,7 @@ def run(given: Namespace) -> int:
         place = (result.model, result.cluster, result.layout)
         advised = advice(*place, result.workload, result.software)
     placed = placement.searched(given, [result])
+    launched = launch.launch_of(given, [result])
     if given.json:
         files = {"plot": given.plot, "trace": given.trace}
         data = as_data(result, finder.caveats) | {key: file for key, file in files.items() if file}
@@ -130,11 +134,12 @@ def run(given: Namespace) -> int:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
             data["advice"] = advice_as_data(advised)
-        options.print_json(data | placement.as_data(placed))
+        options.print_json(data | placement.as_data(placed) | launch.as_data(launched))
     else:
         shown = {"explain": given.explain, "notes": given.notes}
         print(as_text(result, finder.caveats, advice=advised, run=run, **shown))
         placement.say(placed)
+        launch.say(launched)
         options.say_drawn(given.plot)
         options.say_written("Trace", given.trace)
     return 0
@@ -199,7 +204,7 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     """Price every value of one option, or every pair of two, and print the table."""
     from shardcost.report import scaling as report
 
-    for name in ("explain", "advise", "placement", "why"):
+    for name in ("explain", "advise", "placement", "launch", "why"):
         if getattr(given, name):
             raise UsageError(f"--{name} and --vary exclude each other: it explains one layout")
     if target_of(vars(given)) is not None or given.price is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
-from shardcost.cli import options, placement
+from shardcost.cli import launch, options, placement
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
 from shardcost.request import run_options_named, search_arguments, target_of, value_of
@@ -63,6 +63,7 @@ def parser() -> options.Parser:
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
     shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
+    launch.add_to(shown, "the first")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
         "--out", metavar="FILE", help="write every feasible layout to a table, .parquet or .csv"
@@ -94,6 +95,7 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import check_name
 
         check_name(Path(given.plot))
+    launch.check(given)
     if given.phase in _LOAD:
         return _run_load(given, top)
     refuse_load(vars(given))
@@ -104,6 +106,7 @@ def run(given: Namespace) -> int:
         for each in plan.best:
             plan.run_of(each)
     placed = placement.searched(given, (each.estimate for each in plan.best))
+    launched = launch.launch_of(given, [each.estimate for each in plan.best])
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
@@ -113,10 +116,13 @@ def run(given: Namespace) -> int:
         explained = {}
         if given.explain and plan.best:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()
-        options.print_json(as_data(plan) | explained | placement.as_data(placed))
+        options.print_json(
+            as_data(plan) | explained | placement.as_data(placed) | launch.as_data(launched)
+        )
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain, notes=given.notes))
         placement.say(placed)
+        launch.say(launched)
         options.say_drawn(given.plot)
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""

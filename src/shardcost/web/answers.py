@@ -15,7 +15,7 @@ from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadValueError, UsageError
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import GPUS, LOAD, SIZE, SWEEP, TOP
+from shardcost.options import GPUS, LOAD, SIMULATED, SIZE, SWEEP, TOP
 from shardcost.report import estimate_data
 from shardcost.report.estimate import details, title
 from shardcost.request import (
@@ -38,6 +38,7 @@ from shardcost.request.load import (
     deployment_of,
     gpu_price_of,
     limits_of,
+    load_question_of,
     requests_of,
     simulated,
     sweep_of,
@@ -271,6 +272,16 @@ def commands(given: Fields) -> Any:
     return {"command": command_of(result), "python": python_of(result)}
 
 
+def launch(given: Fields) -> Any:
+    """Return the commands that start a layout, that of the question's software first."""
+    from shardcost.report.launch import as_data, launch_of, launches_of
+
+    result, _ = _estimate(given)
+    tool = given["tool"]
+    found = launches_of(result) if tool is None else [launch_of(result, tool)]
+    return {"launches": [as_data(each) for each in found]}
+
+
 def load(given: Fields) -> Any:
     """Return what ``shardcost load --json`` prints of one load or a sweep, and the command."""
     from shardcost.load.parts import parts_of
@@ -429,6 +440,38 @@ def _stopped(arguments: Fields, done: int, cells: int) -> str:
     )
 
 
+def plan_load_check(given: Fields) -> Any:
+    """Return nothing to count, if a search over deployments is in good order and not too large."""
+    question = load_question_of(given, Pasted(given))
+    _top(given)
+    if max(question.gpus) > limits.MOST_DEPLOYED:
+        rule = f"at most {limits.MOST_DEPLOYED} on the page; `shardcost plan --load` has time"
+        raise BadValueError("--gpus", max(question.gpus), rule)
+    simulations = value_of(given, SIMULATED)
+    if simulations > limits.MOST_SIMULATED:
+        raise BadValueError("--simulated", simulations, f"at most {limits.MOST_SIMULATED}")
+    return {"cells": 0}
+
+
+def plan_load(given: Fields, progress: Callable[[int, int], None]) -> Any:
+    """Search, and return what ``shardcost plan --load --json`` prints; or why nothing holds it."""
+    from shardcost.report.plan_load import failure_as_text
+    from shardcost.report.plan_load_data import as_data
+    from shardcost.search.deployments import plan_load as search
+
+    question = load_question_of(given, Pasted(given))
+    found = search(question, simulated=value_of(given, SIMULATED), progress=progress)
+    caveats = _caveats(given, question.engines[0].model)
+    data: dict[str, Any] = {"result": as_data(found, _top(given), caveats)}
+    if not found.best:
+        data["detail"] = failure_as_text(found).splitlines()[0].rstrip(":")
+    return data
+
+
+SEARCHES: Final = {"plan": plan, "plan_load": plan_load}
+"""Tasks that report how far they are, by name."""
+
+
 def trace(given: Fields) -> Document:
     """Return the timeline of a step for Perfetto."""
     from shardcost.formats.chrome_trace import trace_text
@@ -461,7 +504,7 @@ def html(given: Fields) -> Document:
 
 _ANSWERS: Final = (
     catalog, estimate, advice, nearest, timeline, scaling, roofline, messages, collective, schedule,
-    why, load, ratio, commands, plan_check, trace, csv, html,
+    why, load, ratio, commands, launch, plan_check, plan_load_check, trace, csv, html,
 )  # fmt: skip
 QUESTIONS: Final[dict[str, Callable[[Fields], Any]]] = {
     answer.__name__: answer for answer in _ANSWERS

@@ -96,6 +96,8 @@ _QUESTIONS: Final = tuple(_Question(*columns) for columns in (
     ("load/ratio", asks.DeploymentAsk, shapes.Divided,
      "What a deployment holds as its GPUs are divided between prefill and decode"),
     ("commands", asks.Ask, shapes.Commands, "The same request as a command and as Python"),
+    ("launch", asks.LaunchAsk, shapes.Launched,
+     "The commands that start the layout: Megatron-LM, vLLM, SGLang, TensorRT-LLM"),
     ("export/trace", asks.Ask, shapes.Trace, "The timeline of a step for Perfetto"),
     ("export/csv", asks.Ask, "text/csv", "The figures of an estimate as a table"),
     ("export/html", asks.Ask, "text/html", "The report of an estimate as one page"),
@@ -235,11 +237,23 @@ def _add_searches(app: FastAPI, dispatcher: Dispatcher) -> None:
         responses={202: {"model": shapes.Begun}, **_REFUSALS},
     )
     async def begin(request: Request, ask: asks.PlanAsk) -> Response:
-        checked = await dispatcher.run("plan_check", ask, zipped=False)
+        return await begun("plan", request, ask)
+
+    @app.post(
+        "/api/plan/load",
+        status_code=202,
+        summary="Start a search over deployments for a load; poll it as the other",
+        responses={202: {"model": shapes.Begun}, **_REFUSALS},
+    )
+    async def begin_load(request: Request, ask: asks.PlanLoadAsk) -> Response:
+        return await begun("plan_load", request, ask)
+
+    async def begun(task: str, request: Request, ask: asks.Asked) -> Response:
+        checked = await dispatcher.run(f"{task}_check", ask, zipped=False)
         if checked.state != "done":
             return _response(checked, request)
         cells = from_json(checked.content)["cells"]
-        job = dispatcher.jobs.begin(ask.model_dump(), cells)
+        job = dispatcher.jobs.begin(task, ask.model_dump(), cells)
         return JSONResponse({"job": job.name, "cells": cells}, 202)
 
     def polled(name: str) -> Job:
@@ -323,6 +337,7 @@ def _add_pages(app: FastAPI) -> None:
 def _add_refusals(app: FastAPI) -> None:
     fields = {f"/api/{question.path}": question.body.model_fields for question in _QUESTIONS}
     fields["/api/plan"] = asks.PlanAsk.model_fields
+    fields["/api/plan/load"] = asks.PlanLoadAsk.model_fields
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

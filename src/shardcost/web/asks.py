@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from shardcost import options
+from shardcost.layout import Layout
 from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, RUN, SEARCH, WORKLOAD, Option
 from shardcost.request import names_of
 from shardcost.web import fields
@@ -142,6 +143,14 @@ class TimelineAsk(Ask):
     of: Literal["layer", "step"] = Field("step", description="one layer of one rank, or the step")
 
 
+class LaunchAsk(Ask):
+    """An `Ask`, and the tool that is to run the layout."""
+
+    tool: Word = Field(
+        None, description="megatron, vllm, sglang or trtllm; all that suit the phase if left out"
+    )
+
+
 class ScalingAsk(Ask):
     """An `Ask`, and the option that varies."""
 
@@ -195,6 +204,29 @@ class PlanAsk(_Run):
     )
 
     fix: fields.Fixed = Field(None, description="values by axis; axes that are left out are free")
+
+
+_FORMATS: Final = tuple(option for option in options.WORKER if not set(option.nouns) & {Layout})
+"""Number formats and drafts of a worker."""
+_PLANNED: Final = (
+    *MACHINE,
+    *_FORMATS,
+    *(options.OBJECTIVE, options.PRICE, options.TOP),
+    *options.LATENCY,
+    *options.DEPLOYMENTS,
+)
+
+
+@_with({option.name: option for option in _PLANNED}.values(), search=True)
+class PlanLoadAsk(_Modelled):
+    """A search over deployments: the options of `shardcost plan --load`."""
+
+    model_config = _examples(
+        {"model": "llama3-8b", "on": "h100_sxm", "gpus": 4, "isl": "1024", "osl": "256"}
+        | {"max_ttft": "1s", "max_tpot": "30ms"}
+    )
+
+    fix: fields.Fixed = Field(None, description="values by axis of a worker's layout")
 
 
 @_with(option for option in LOAD.values() if option.name != "trace")
@@ -268,7 +300,7 @@ def page_module() -> bytes:
         "options": [
             _on_page(option) | {"group": group} for group, rows in groups.items() for option in rows
         ],
-        "search": [_on_page(option) for option in SEARCH],
+        "search": [_on_page(option) for option in (*SEARCH, options.DISTINCT)],
         "axes": [
             _on_page(option) | {"fixed": option.axis == "fixed"}
             for name, option in options.AXES.items()

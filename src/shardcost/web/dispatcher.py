@@ -123,8 +123,13 @@ class Jobs:
         self.by_name: dict[str, Job] = {}
         self.sweeper: asyncio.Task[None] | None = None
 
-    def begin(self, fields: dict[str, Any], cells: int) -> Job:
+    def begin(self, task: str, fields: dict[str, Any], cells: int) -> Job:
         """Start a search.
+
+        Args:
+            task: ``plan`` or ``plan_load``.
+            fields: What is looked for.
+            cells: How much there is to look at, 0 if that is not known yet.
 
         Raises:
             BusyError: Too many are waiting.
@@ -133,7 +138,7 @@ class Jobs:
             raise BusyError
         job = Job(secrets.token_urlsafe(12), cells)
         self.by_name[job.name] = job
-        job.task = asyncio.get_running_loop().create_task(self._run(job, fields))
+        job.task = asyncio.get_running_loop().create_task(self._run(job, task, fields))
         if self.sweeper is None:
             self.sweeper = asyncio.get_running_loop().create_task(self._sweep())
         return job
@@ -151,10 +156,10 @@ class Jobs:
         if job.task is not None:
             job.task.cancel()
 
-    async def _run(self, job: Job, fields: dict[str, Any]) -> None:
+    async def _run(self, job: Job, task: str, fields: dict[str, Any]) -> None:
         async with self.slots:
             job.state = "running"
-            head = {"task": "plan", "fields": fields}
+            head = {"task": task, "fields": fields}
             try:
                 within_s = limits.SEARCH_S + limits.REVIEW_S
                 reply = await self.pool.run(head, within_s=within_s, progress=job.progress)

@@ -52,6 +52,11 @@ SPLIT_REQUESTS: Final = 300
 MOST_SPLIT_REQUESTS: Final = 1200
 """… and at most, of all workers."""
 
+MOST_DEPLOYED: Final = 4096
+"""GPUs of a search over deployments."""
+MOST_SIMULATED: Final = 24
+"""Deployments of one that are simulated."""
+
 START_S: Final = 60.0
 """Time for a worker to start, on a busy machine."""
 TASK_S: Final = 10.0

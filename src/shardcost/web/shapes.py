@@ -97,6 +97,7 @@ Explained = _shape(
 Commands = _shape(
     "Commands", "The same request as a command and in Python.", command=str, python=str
 )
+Launched = _shape("Launched", "Commands that start a layout.", launches=Rows)
 Trace = _shape("Trace", "Events as Perfetto and chrome://tracing take them.", traceEvents=Rows)
 Begun = _shape("Begun", "A search that was begun.", job=str)
 Search = _shape(

@@ -117,8 +117,8 @@ def answer(head: Head, body: bytes, progress: Progress) -> tuple[Head, bytes]:
 def _result(head: Head, body: bytes, progress: Progress) -> Any:
     from shardcost.web import answers
 
-    if head["task"] == "plan":
-        return answers.plan(head["fields"], progress)
+    if head["task"] in answers.SEARCHES:
+        return answers.SEARCHES[head["task"]](head["fields"], progress)
     if head["task"] == "file":
         from shardcost.calibrate.gather import Stated
         from shardcost.web.uploads import explain

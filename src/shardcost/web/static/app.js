@@ -15,13 +15,17 @@
 //   #headline-interval [data-tile=<figure>] #time-bar #time-legend #memory-bar #memory-legend
 //   #memory-total #limit #change #try-change #cautions #headline-error #undo #take-nearest #remarks
 //   #adjusted what the page changed so that there is an answer, with #adjusted-undo
+//   #pin #pin-swap #headline-pinned #pinned     the question that is kept beside this one
+//   #headline-limits                           how surely the limits of a search hold
 //   #share-url #theme #reset #controls-toggle #remarks-go what a remark offers
-//   #export-menu [data-export=json|csv|html|trace|commands]   #text-dialog
+//   #export-menu [data-export=json|csv|html|trace|commands|launch]   #text-dialog
 //   #tab-<id> #panel-<id> #save-<id> [data-save=svg|png|csv]
 //   #root-<id>[data-drawn] once drawn; [data-stale] while it is drawn anew; [data-failed] if it cannot be
 //   #why #why-title #why-value #why-formula #why-numbers #why-terms #why-words #why-parts #why-error #why-back #why-close
 //   #plan-start #plan-cancel #plan-progress #plan-status #plan-table #plan-reasons #plan-front
+//   #plan-for-layouts #plan-for-load #plan-load-<option> #plan-load-start #plan-load-status #plan-load-table
 //   #load-<option> #load-trace #load-trace-choose #load-trace-drop #load-pools #load-more #load-words #load-commands
+//   #plan-filter #plan-only-<degree> [data-sort=<column>] [data-compare=<rank>] #plan-compare #plan-largest-load
 //   #plan-objective #plan-gpus #plan-max_tpot … #plan-fix-<axis>
 //   .number[data-why=<figure>]                 every figure that can be asked
 
@@ -32,6 +36,7 @@ import { copied, exportMenu, showTexts } from "./export.js";
 import { Files } from "./files.js";
 import * as format from "./format.js";
 import * as headline from "./headline.js";
+import { Pin } from "./pin.js";
 import { body, fromUrl, initial, patched, same, toUrl } from "./state.js";
 import { Tabs } from "./tabs.js";
 import { Why } from "./why.js";
@@ -80,6 +85,8 @@ class Page {
         this.plan = plan;
         this.writeUrl(false);
       },
+      /** Told of every answer, in whatever tab. @type {Set<(found: any) => void>} */
+      followers: new Set(),
       trace: () => this.ask.trace,
       view: (/** @type {string} */ name) => this.view[name],
       /** Keep what a tab shows in the address; "" is what it begins with. */
@@ -96,6 +103,10 @@ class Page {
       on: this.ask.on, network: this.ask.network, catalog: this.given.catalog,
     }));
     this.tabs = new Tabs(this.given, () => this.writeUrl(false));
+    this.pin = new Pin({
+      ask: () => this.ask, estimate: () => this.estimate, load: (ask) => this.load(ask),
+      changed: () => this.writeUrl(false),
+    });
     this.listen();
   }
 
@@ -198,9 +209,10 @@ class Page {
   // --------------------------------------------------------------------------------- the URL
 
   async readUrl() {
-    const { ask, tab, plan, view, remarks } = await fromUrl(window.location);
+    const { ask, tab, plan, view, pin, remarks } = await fromUrl(window.location);
     [this.ask, this.plan, this.view] = [ask, plan, view];
     [this.kept, this.mustFit, this.adjusted] = [null, false, null];
+    this.pin.restore(pin);
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
     this.remarks = remarks;
@@ -231,7 +243,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
-    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view);
+    const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view, this.pin.ask);
     if (turn !== this.urls && !push) return;
     try {
       if (push) window.history.pushState(null, "", url);
@@ -284,6 +296,8 @@ class Page {
       this.lastGood = asked;
       headline.show(this.estimate);
       headline.showAdjusted(this.adjusted);
+      this.pin.show(this.estimate);
+      for (const follow of this.given.followers) follow(this.estimate);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;

@@ -78,6 +78,8 @@ async function exported(kind, ask, estimate) {
   if (kind === "commands") {
     const { command, python } = await post("api/commands", ask);
     showTexts("The same from a terminal or from Python", [["Command line", command], ["Python", python]]);
+  } else if (kind === "launch") {
+    await (await import("./launch.js")).showLaunch(ask);
   } else if (kind === "json") {
     const text = JSON.stringify(estimate, null, 2);
     save(new Blob([text], { type: "application/json" }), `${name}.json`);

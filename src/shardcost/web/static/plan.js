@@ -2,25 +2,55 @@
 // The tab that searches: which layout to run, and why the others lost. The search runs on the
 // server as a job that is asked how far it is; leaving the page ends it.
 
-import { get, isAbort, post, remove } from "./api.js";
-import { announce, h, number } from "./dom.js";
+import { announce, h } from "./dom.js";
 import * as format from "./format.js";
-import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN } from "./state.js";
+import { PlanTable } from "./plan_table.js";
+import { SearchJob } from "./search_job.js";
+import { AXES, LAYOUT, NEEDED, OBJECTIVES, OPTIONS, PLAN, SEVERAL } from "./state.js";
 
 export const id = "plan";
 export const title = "Plan";
 
-const POLL_MS = [60, 120, 200, 300];
 const TRIFLE = 1e-9; // of the time: rounding, not a loss
-const WAITING = ["waiting", "running"];
+/** What rows of one search may have each their own of, beside layout, machine and GPUs. */
+const OWN = [
+  "model", "software", "batch", "sequence_length", "prompt_tokens", "context_tokens", "dtype", "cache_dtype",
+];
+
+const VIEWS = [["", "Layouts of one step"], ["load", "Deployments under load"]];
 
 /** @param {HTMLElement} root @param {any} page */
 export function mount(root, page) {
-  const plan = new Plan(root, page);
-  return {
-    update: (/** @type {any} */ ask, /** @type {any} */ estimate) => plan.update(ask, estimate),
-    rows: () => plan.rows(),
-  };
+  const places = VIEWS.map(() => h("div", {}));
+  /** @type {any[]} */
+  const views = [new Plan(places[0], page), null];
+  /** @type {[any, any]|null} */
+  let last = null;
+  const buttons = VIEWS.map(([name, text], i) => h("button", {
+    type: "button", id: `plan-for-${name || "layouts"}`, on: { click: () => choose(i) },
+  }, text));
+  root.append(h("div", { class: "panel-controls" },
+    h("div", { class: "switch", role: "group", "aria-label": "what is looked for" }, buttons)), ...places);
+
+  const shown = () => (page.view("plan_for") === VIEWS[1][0] ? 1 : 0);
+
+  /** @param {number} i */
+  async function choose(i) {
+    page.setView({ plan_for: VIEWS[i][0] });
+    if (last) await update(...last);
+  }
+
+  /** @param {any} ask @param {any} estimate */
+  async function update(ask, estimate) {
+    last = [ask, estimate];
+    const now = shown();
+    places.forEach((place, i) => { place.hidden = i !== now; });
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === now)));
+    if (!views[now]) views[now] = new (await import("./plan_load.js")).PlanLoad(places[now], page);
+    await views[now].update(ask, estimate);
+  }
+
+  return { update, rows: () => views[shown()].rows() };
 }
 
 class Plan {
@@ -33,25 +63,28 @@ class Plan {
     this.estimate = null;
     /** @type {any} */
     this.result = null;
-    /** @type {string|null} */
+    /** What the result, and the search under way, are of. @type {string|null} */
     this.asked = null;
     /** @type {string|null} */
-    this.job = null;
-    this.turn = 0;
+    this.asking = null;
+    this.loading = false; // the next question is a row of the result
     /** @type {Record<string, any>} */
     this.inputs = {};
     this.form = h("div", { class: "plan-form" });
-    this.start = h("button", { type: "button", class: "primary", id: "plan-start" }, "Search");
-    this.cancel = h("button", { type: "button", id: "plan-cancel", disabled: true }, "Cancel");
-    this.progress = h("progress", { id: "plan-progress", max: "1", value: "0", "aria-label": "Layouts priced" });
-    this.status = h("span", { id: "plan-status", role: "status" });
+    this.job = new SearchJob("plan", "api/plan", "layouts", {
+      question: () => this.begin(),
+      begun: (on) => this.found.toggleAttribute("data-stale", on),
+      done: (result) => this.show(result),
+      failed: (line, end) => this.fail(line, end),
+    });
     this.found = h("div", { id: "plan-found" });
+    this.table = new PlanTable(page, {
+      load: (row, more) => this.load(row, more), patchOf: (row) => this.patchOf(row), ask: () => this.ask,
+    });
     root.append(
-      this.form, h("div", { class: "plan-actions" }, this.start, this.cancel, this.progress, this.status),
-      this.found,
+      this.form, this.job.bar, this.found,
     );
     this.build();
-    this.listen();
   }
 
   build() {
@@ -64,8 +97,14 @@ class Plan {
     });
     const [{ label: wanted }, ...fields] = PLAN;
     this.form.append(h("div", { class: "field" }, h("label", { for: "plan-objective" }, wanted), objective));
-    this.form.append(...fields.map(({ name, label, example, default: usual, hint }) =>
-      this.text(name, label, example || String(usual ?? ""), hint)));
+    this.form.append(...fields.map(({ name, kind, label, example, default: usual, hint }) =>
+      (kind === "flag" ? this.check(name, label, hint)
+        : this.text(name, label, example || String(usual ?? ""), hint))));
+    if (SEVERAL.length) {
+      this.form.append(h("details", { class: "more wide", id: "plan-several" },
+        h("summary", {}, "Several number formats, engines or lengths"),
+        h("div", { class: "plan-form" }, SEVERAL.map(({ name, label, hint }) => this.text(name, label, "", hint)))));
+    }
     const more = h("details", { class: "more wide", id: "plan-fix" }, h("summary", {}, "Fix some axes"));
     const grid = h("div", { class: "plan-form" });
     for (const axis of AXES) grid.append(this.text(`fix-${axis.name}`, axis.label, fixHint(axis), axis.hint));
@@ -83,10 +122,25 @@ class Plan {
     this.inputs[name] = input;
     input.addEventListener("input", () => this.keep());
     input.addEventListener("keydown", (event) => {
-      if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.search();
+      if (/** @type {KeyboardEvent} */ (event).key === "Enter") this.job.search();
     });
     return h("div", { class: "field", data: { plan: name } },
       h("label", { for: `plan-${name}`, title: hint }, label), input);
+  }
+
+  /** @param {string} name @param {string} label @param {string} hint */
+  check(name, label, hint) {
+    const input = h("input", { type: "checkbox", id: `plan-${name}` });
+    this.inputs[name] = input;
+    input.addEventListener("change", () => this.keep());
+    return h("div", { class: "field", data: { plan: name } },
+      h("label", { class: "plan-check", title: hint }, input, label));
+  }
+
+  /** What a field says. @param {string} name */
+  value(name) {
+    const input = this.inputs[name];
+    return input.type === "checkbox" ? (input.checked ? "true" : "") : input.value.trim();
   }
 
   showPrice() {
@@ -97,8 +151,8 @@ class Plan {
   keep() {
     /** @type {Record<string, string>} */
     const plan = {};
-    for (const [name, input] of Object.entries(this.inputs)) {
-      const text = input.value.trim();
+    for (const name of Object.keys(this.inputs)) {
+      const text = this.value(name);
       if (text && !(name === "objective" && text === "time")) plan[inLink(name)] = text;
     }
     this.page.setPlan(plan);
@@ -109,17 +163,10 @@ class Plan {
     const plan = this.page.plan();
     for (const [name, input] of Object.entries(this.inputs)) {
       const text = plan[inLink(name)] ?? (name === "objective" ? "time" : "");
-      if (input.value.trim() !== text) input.value = text;
+      if (input.type === "checkbox") input.checked = text === "true";
+      else if (input.value.trim() !== text) input.value = text;
     }
     this.showPrice();
-  }
-
-  listen() {
-    this.start.addEventListener("click", () => this.search());
-    this.cancel.addEventListener("click", () => this.stop());
-    window.addEventListener("pagehide", () => {
-      if (this.job) remove(`api/plan/${this.job}`, true).catch(() => {});
-    });
   }
 
   /** @param {any} ask @param {any} estimate */
@@ -127,7 +174,12 @@ class Plan {
     [this.ask, this.estimate] = [ask, estimate];
     const { phase } = ask;
     this.showKept();
-    for (const { name, phases } of PLAN) this.inputs[name].closest(".field").hidden = !phases.includes(phase);
+    for (const { name, phases } of [...PLAN, ...SEVERAL]) {
+      this.inputs[name].closest(".field").hidden = !phases.includes(phase);
+    }
+    for (const { name } of SEVERAL) {
+      this.inputs[name].placeholder = `${shownOf(estimate, name) ?? "default"}, or several`;
+    }
     for (const { name, phases } of AXES) {
       this.inputs[`fix-${name}`].closest(".field").hidden = !phases.includes(phase);
     }
@@ -135,33 +187,38 @@ class Plan {
     this.inputs.gpus.placeholder = String(estimate.gpus);
     this.inputs.batch.placeholder = String(ask.batch ?? NEEDED[phase].batch);
     this.markNow();
-    if (!this.result && !this.job && !this.status.textContent) {
-      this.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
+    if (this.loading) this.asked = this.sameness();
+    this.loading = false;
+    if (!this.result && !this.job.job && !this.job.status.textContent) {
+      this.job.say("Prices every layout of the model on these GPUs, ranks them and says why the others lost.");
     }
     this.found.classList.toggle("other", Boolean(this.result) && this.asked !== this.sameness());
-    if (this.result && this.asked !== this.sameness() && !this.job) {
-      this.say("This was found for another model, machine or work: search again.");
+    if (this.result && this.asked !== this.sameness() && !this.job.job) {
+      this.job.say("This was found for another model, machine or work: search again.");
     }
   }
 
   /** What a result stands for: a question without its layout. */
   sameness() {
-    const asked = { ...this.ask, gpus: null, ...(this.inputs.batch.value ? { batch: null } : {}) };
+    const asked = { ...this.ask, gpus: null };
+    for (const { name } of [OPTIONS.batch, ...SEVERAL]) if (this.inputs[name].value) asked[name] = null;
     for (const field of LAYOUT) delete asked[field];
     return JSON.stringify(asked);
   }
 
   // ------------------------------------------------------------------------------ searching
 
-  /** Return the question of the search: the page's, with the layout free. */
-  question() {
+  /** Return the question of a search that begins: the page's, with the layout free. */
+  begin() {
+    if (!this.ask) return null;
+    this.asking = this.sameness();
     /** @type {Record<string, any>} */
     const sent = { ...this.ask, gpus: this.estimate.gpus };
     for (const field of LAYOUT) delete sent[field];
-    for (const { name, kind } of PLAN) {
-      const text = this.inputs[name].value.trim();
+    for (const { name, kind } of [...PLAN, ...SEVERAL]) {
+      const text = this.value(name);
       if (!text || this.inputs[name].closest(".field").hidden) continue;
-      sent[name] = ["whole", "number"].includes(kind) ? valueOf(text) : text;
+      sent[name] = ["whole", "number", "flag"].includes(kind) ? valueOf(text) : text;
     }
     const fixed = this.fixed();
     if (Object.keys(fixed).length) sent.fix = fixed;
@@ -180,102 +237,23 @@ class Plan {
     return fix;
   }
 
-  async search() {
-    if (!this.ask) return;
-    const turn = ++this.turn;
-    if (this.job) await remove(`api/plan/${this.job}`).catch(() => {});
-    const asked = this.sameness();
-    this.running(true);
-    this.say("Starting…");
-    try {
-      const { job } = await post("api/plan", this.question());
-      this.job = job;
-      const end = await this.follow(job, turn);
-      if (turn === this.turn) this.ended(end, asked);
-    } catch (error) {
-      if (turn !== this.turn || isAbort(error)) return;
-      this.fail(/** @type {any} */ (error));
-    }
-  }
-
-  /** @param {string} job @param {number} turn */
-  async follow(job, turn) {
-    for (let i = 0; ; i += 1) {
-      const now = await get(`api/plan/${job}`, undefined, true);
-      if (turn !== this.turn || !WAITING.includes(now.state)) return now;
-      this.showProgress(now);
-      await new Promise((resolve) => {
-        window.setTimeout(resolve, POLL_MS[Math.min(i, POLL_MS.length - 1)]);
-      });
-    }
-  }
-
-  /** @param {any} now */
-  showProgress(now) {
-    const { done = 0, cells = 0, seconds = 0 } = now;
-    if (cells) this.progress.value = done / cells;
-    const speed = now.layouts_per_s ?? (seconds > 0 ? done / seconds : 0);
-    this.say(now.state === "waiting" ? "Waiting for another search to end…"
-      : `${format.whole(done)} of ${format.whole(cells)} layouts, ${format.whole(speed)} a second`);
-  }
-
-  /** @param {any} end @param {string} asked */
-  ended(end, asked) {
-    this.running(false);
-    if (end.state === "done" && end.result) {
-      this.progress.value = 1;
-      this.result = end.result;
-      this.asked = asked;
-      this.show(end.result);
-    } else if (end.state === "cancelled") {
-      this.say("Cancelled.");
-    } else {
-      this.fail(new Error(end.detail ?? "the search failed"));
-      if (end.reasons) this.found.append(reasonsTable(end.reasons));
-    }
-  }
-
-  async stop() {
-    const { job } = this;
-    this.turn += 1;
-    this.running(false);
-    this.say("Cancelled.");
-    announce("search cancelled");
-    if (job) await remove(`api/plan/${job}`).catch(() => {});
-  }
-
-  /** @param {boolean} on */
-  running(on) {
-    this.start.disabled = on;
-    this.cancel.disabled = !on;
-    this.progress.value = 0;
-    if (!on) this.job = null;
-    this.found.toggleAttribute("data-stale", on);
-  }
-
-  /** @param {string} line */
-  say(line) {
-    this.status.textContent = line;
-  }
-
-  /** @param {any} error */
-  fail(error) {
-    this.running(false);
-    this.say("");
-    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(error.message)));
-    if (error.body?.reasons) this.found.append(reasonsTable(error.body.reasons));
+  /** @param {string} line @param {any} end */
+  fail(line, end) {
+    this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(line)));
+    if (end?.reasons) this.found.append(reasonsTable(end.reasons));
   }
 
   // -------------------------------------------------------------------------------- showing
 
   /** @param {any} result */
   show(result) {
+    [this.result, this.asked] = [result, this.asking];
     const speed = result.seconds > 0 ? `, ${format.whole(result.considered / result.seconds)} layouts/s` : "";
-    this.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
+    this.job.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
       + `${format.significant(result.seconds, 2)} s${speed}`);
-    announce(this.status.textContent ?? "");
+    announce(this.job.status.textContent ?? "");
     const front = h("div", { id: "plan-front" });
-    this.found.replaceChildren(...(result.best.length ? this.bestTable(result) : nothing(result)));
+    this.found.replaceChildren(...(result.best.length ? this.table.show(result) : nothing(result)));
     this.found.append(...sentences(result), front, h("div", { class: "plan-parts" },
       result.losses?.length ? lossesTable(result) : null,
       result.sensitivity?.length ? sensitivityTable(result) : null,
@@ -302,26 +280,6 @@ class Plan {
     }
   }
 
-  /** @param {any} result */
-  bestTable(result) {
-    const heads = columns(result, this.ask);
-    const body = result.best.map((/** @type {any} */ row, /** @type {number} */ i) => {
-      const line = h("tr", { class: "pick", data: { row: i + 1, layout: format.layoutShort(row.layout) } },
-        heads.map((column) => h(column.head ? "th" : "td",
-          { class: column.left ? "left" : null, scope: column.head ? "row" : null },
-          column.cell(row, i, this.patchOf(row), () => this.load(row)))));
-      line.addEventListener("click", (event) => {
-        if (!(/** @type {Element} */ (event.target).closest("button"))) this.load(row);
-      });
-      return line;
-    });
-    return [h("div", { class: "table-wrap" }, h("table", { class: "rows", id: "plan-table" },
-      h("caption", {}, `The best by ${result.unit}: choose one to load it`),
-      h("thead", {}, h("tr", {}, heads.map((column) =>
-        h("th", { scope: "col", class: column.left ? "left" : null }, column.name)))),
-      h("tbody", {}, body)))];
-  }
-
   /** Return the change to the page's question that a row stands for. @param {any} row */
   patchOf(row) {
     /** @type {Record<string, any>} */
@@ -333,34 +291,31 @@ class Plan {
     if (!patch.tp) patch.tp = 1;
     if (row.cluster && !this.ask?.profile && row.cluster !== this.ask?.on) patch.on = row.cluster;
     if (row.network !== undefined && row.network !== this.estimate?.network) patch.network = row.network;
-    if (row.batch && row.batch !== this.ask?.batch) patch.batch = row.batch;
+    for (const name of OWN) {
+      if (row[name] && row[name] !== this.ask?.[name] && row[name] !== shownOf(this.estimate, name)) {
+        patch[name] = row[name];
+      }
+    }
     return patch;
   }
 
-  /** @param {any} row */
-  load(row) {
-    this.page.set(this.patchOf(row), { push: true });
+  /** Show a row's layout in the headline. @param {any} row @param {Record<string, any>} [more] */
+  load(row, more = {}) {
+    this.loading = true;
+    this.page.set({ ...this.patchOf(row), ...more }, { push: true });
     announce(`${format.layoutShort(row.layout)} loaded`);
   }
 
   /** Mark the row that the page shows. */
   markNow() {
-    const now = this.estimate;
-    if (!now || !this.result) return;
-    const lines = this.found.querySelectorAll("#plan-table tbody tr");
-    this.result.best.forEach((/** @type {any} */ row, /** @type {number} */ i) => {
-      const same = row.gpus === now.gpus && JSON.stringify(row.layout) === JSON.stringify(now.layout)
-        && (!row.batch || row.batch === (now.workload.batch ?? now.workload.global_batch));
-      lines[i]?.classList.toggle("now", same);
-      if (same) lines[i]?.setAttribute("aria-current", "true");
-      else lines[i]?.removeAttribute("aria-current");
-    });
+    if (this.estimate) this.table.mark(this.estimate);
   }
 
   /** @returns {any[][]} */
   rows() {
     if (!this.result) throw new Error("nothing has been searched yet");
-    const head = ["rank", "model", "cluster", "network", "gpus", "batch", ...LAYOUT, "time_s", "low_s",
+    const own = OWN.filter((name) => name in (this.result.best[0] ?? {}));
+    const head = ["rank", "cluster", "network", "gpus", ...own, ...LAYOUT, "time_s", "low_s",
       "high_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes", "mfu", "comm_share", "score"];
     return [head, ...this.result.best.map((/** @type {any} */ row, /** @type {number} */ i) =>
       head.map((name) => (name === "rank" ? i + 1 : row[name] ?? row.layout[name])))];
@@ -369,6 +324,12 @@ class Plan {
 
 /** Return what a field is called in the link. @param {string} name */
 const inLink = (name) => (name.startsWith("fix-") ? name.replace("-", "_") : `plan_${name}`);
+
+/** Return what an estimate has of a field of the question. @param {any} estimate @param {string} name */
+function shownOf(estimate, name) {
+  const { model, software, workload = {} } = estimate ?? {};
+  return { ...workload, model, software, batch: workload.batch ?? workload.global_batch }[name];
+}
 
 /** What an empty field of an axis shows. @param {import("./state.js").Option} axis */
 function fixHint({ fixed, default: usual, choices }) {
@@ -382,55 +343,12 @@ function valueOf(word) {
   return word === "true" ? true : word === "false" ? false : word;
 }
 
-/**
- * @typedef {{name: string, left?: boolean, head?: boolean,
- *   cell: (row: any, i: number, patch: any, load: () => void) => any}} Column
- */
-
-/** Return the columns that say something. @param {any} result @param {any} ask @returns {Column[]} */
-function columns(result, ask) {
-  const { best } = result;
-  /** @param {string} name */
-  const varies = (name) => new Set(best.map((/** @type {any} */ each) => each[name])).size > 1;
-  const time = { train: ["step", "time_s"], prefill: ["TTFT", "ttft_s"], decode: ["TPOT", "tpot_s"] }[
-    /** @type {"train"} */ (ask.phase)];
-  /** @param {string} name @param {string} key @param {(value: number) => string} form @param {string} [figure] @returns {Column} */
-  const asked = (name, key, form, figure = key) => ({
-    name,
-    cell: (row, _i, patch) => (row[key] === null || row[key] === undefined ? "" :
-      number(form(row[key]), figure, { ask: patch, label: `${format.layoutShort(row.layout)} ${name}` })),
-  });
-  /** @type {(Column|false)[]} */
-  const all = [
-    { name: "#", cell: (_row, i) => i + 1 },
-    { name: "layout", left: true, head: true, cell: (row, _i, _patch, load) => [
-      h("button", { type: "button", class: "load", title: "Load this layout", on: { click: load } },
-        format.layoutShort(row.layout)),
-      h("small", {}, format.layoutExtras(row.layout))] },
-    varies("model") && { name: "model", left: true, cell: (row) => row.model },
-    varies("cluster") && { name: "machine", left: true, cell: (row) => row.cluster },
-    varies("gpus") && { name: "GPUs", cell: (row) => format.whole(row.gpus) },
-    varies("batch") && { name: "batch", cell: (row) => format.whole(row.batch) },
-    { name: time[0], cell: (row, _i, patch) => [
-      number(format.time(row[time[1]] ?? row.time_s), time[1], { ask: patch, label: format.layoutShort(row.layout) }),
-      row.low_s ? h("small", {}, format.ends(row.low_s, row.high_s)) : null] },
-    asked("tokens/s/GPU", "tokens_per_s_per_gpu", format.rate),
-    ask.phase === "decode" && asked("tokens/s/user", "tokens_per_s_per_user", format.rate),
-    best.some((/** @type {any} */ each) => each.cost_per_million_tokens) &&
-      { name: "cost of 1M tokens", cell: (row) => format.significant(row.cost_per_million_tokens, 4) },
-    asked("memory", "memory_bytes", format.bytes),
-    asked("MFU", "mfu", format.percent),
-    asked("comm.", "comm_share", format.percent),
-  ];
-  return /** @type {Column[]} */ (all.filter(Boolean));
-}
-
 /** @param {any} result */
 function sentences(result) {
   const { stability, crossovers = [], relaxations = [], notes = [] } = result;
   const lines = crossovers.map((/** @type {any} */ each) => each.words);
   if (stability) {
-    lines.push(`Robustness: stays first in ${format.significant(stability.first_stays_pct, 2)} % of `
+    lines.push(`Robustness: stays first in ${format.whole(stability.first_stays_pct)} % of `
       + `${stability.draws} Monte Carlo draws of the model error; ${format.fixed(stability.changed, 1)} of the `
       + `${stability.shown} shown leave the top on average.`);
   }
@@ -470,13 +388,26 @@ function reasonsTable(reasons) {
     reasons.map((each) => [each.reason, format.whole(each.count)]), "plan-reasons");
 }
 
-/** @param {any} result */
+/** What a score is in, of objectives other than the time of a step. @type {Record<string, [string, (score: number) => string]>} */
+const SCORES = {
+  throughput: ["GPU time per token", format.time],
+  cost: ["cost of 1M tokens", (score) => format.significant(1e6 * score, 4)],
+  energy: ["energy per token", format.energy],
+};
+
+/** What the runner-up loses, part by part: each has its share of the score. @param {any} result */
 function lossesTable(result) {
-  const least = TRIFLE * (result.best[0]?.time_s ?? 0);
-  const shown = result.losses.filter((/** @type {any} */ each) => Math.abs(each.lost_s) > least);
-  return table("What the runner-up loses or gains", ["part", "best", "runner-up", "lost"],
-    shown.map((/** @type {any} */ each) => [each.part, format.time(each.winner_s), format.time(each.other_s),
-      `${each.lost_s > 0 ? "+" : "-"}${format.time(Math.abs(each.lost_s))}`]), "plan-losses");
+  const [first, second] = result.best;
+  const [unit, form] = SCORES[result.objective] ?? ["step time", format.time];
+  const [one, two] = [first, second ?? first].map((each) =>
+    (result.objective in SCORES ? each.score / each.time_s : 1));
+  const rows = result.losses
+    .map((/** @type {any} */ each) => [each.part, one * each.winner_s, two * each.other_s])
+    .filter((/** @type {any} */ [, best, other]) => Math.abs(other - best) > TRIFLE * one * first.time_s)
+    .sort((/** @type {any} */ a, /** @type {any} */ b) => Math.abs(b[2] - b[1]) - Math.abs(a[2] - a[1]));
+  return table(`What the runner-up loses or gains, in ${unit}`, ["part", "best", "runner-up", "lost"],
+    rows.map((/** @type {any} */ [part, best, other]) => [format.partName(part), form(best), form(other),
+      `${other > best ? "+" : "-"}${form(Math.abs(other - best))}`]), "plan-losses");
 }
 
 /** @param {any} result */

@@ -23,9 +23,11 @@ export const LAYOUT = TABLE.options.filter((each) => each.group === "layout").ma
 export const PLAN = [TABLE.search[0], TABLE.search[1], OPTIONS.gpus, OPTIONS.batch, ...TABLE.search.slice(2)];
 /** What a search may fix; in a URL each begins with fix_. @type {Option[]} */
 export const AXES = TABLE.axes;
+/** Of what a search takes several values, though no layout has it: number formats, engines, lengths. @type {Option[]} */
+export const SEVERAL = TABLE.options.filter((each) => each.axis === "question");
 /** What a search optimises: label by name. @type {Record<string, string>} */
 export const OBJECTIVES = TABLE.objectives;
-const SEARCHED = [...PLAN.map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
+const SEARCHED = [...[...PLAN, ...SEVERAL].map(({ name }) => `plan_${name}`), ...AXES.map(({ name }) => `fix_${name}`)];
 /**
  * What a load has beside the question: its options, which of the question's it takes, and what it begins with.
  * @type {{first: Record<string, string>, taken: string[], options: (Option & {otherwise: string})[]}}
@@ -35,7 +37,7 @@ export const LOAD = TABLE.load;
 export const VIEW = [
   "timeline_of", "scaling_vary", "ring_collective", "ring_algorithm", "ring_n", "ring_size",
   "collective_group", "collective_name", "collective_gpus", "collective_nodes",
-  "collective_library", "collective_mode",
+  "collective_library", "collective_mode", "plan_for",
   ...LOAD.options.map(({ name }) => `load_${name}`),
 ];
 const SHORT = /^[\w.\-+%=:, ]{1,80}$/u;
@@ -127,6 +129,7 @@ export function same(one, other) {
 // ------------------------------------------------------------------------------- the URL
 
 const FILES = ["config", "profile", "trace"];
+const PINNED = "pin_"; // before the files of the pinned question
 const LINK_LIMIT = 48 * 1024; // characters of the fragment: more is not a link that can be sent
 const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
 
@@ -136,31 +139,41 @@ const FILE_LIMIT = 1024 * 1024; // bytes that a fragment may unfold to
  * @param {string} tab
  * @param {Record<string, string>} [plan] texts of the search
  * @param {Record<string, string>} [view] texts of what the tabs show
+ * @param {Ask|null} [pin] the question that is kept beside it
  * @returns {Promise<{url: string, left: string[]}>} left: files too large for a link
  */
-export async function toUrl(ask, tab, plan = {}, view = {}) {
+export async function toUrl(ask, tab, plan = {}, view = {}, pin = null) {
+  const query = queryOf(ask);
+  for (const name of SEARCHED) if (plan[name]) query.set(name, plan[name]);
+  for (const name of VIEW) if (view[name]) query.set(name, view[name]);
+  if (tab !== TABS[0]) query.set("tab", tab);
+  if (pin) query.set("pin", String(queryOf(pin)));
+  const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
+  for (const [asked, before] of /** @type {[Ask, string][]} */ ([[ask, ""], ...(pin ? [[pin, PINNED]] : [])])) {
+    for (const name of FILES) {
+      if (!asked[name] || (before && name === "trace")) continue;
+      const packed = await pack(name === "config" ? JSON.stringify(asked.config) : asked[name]);
+      if (packed.length > LINK_LIMIT) left.push(name);
+      else parts.push(`${before}${name}=${packed}`);
+    }
+  }
+  return { url: `?${query}${parts.length ? `#${parts.join("&")}` : ""}`, left };
+}
+
+/** @param {Ask} ask */
+function queryOf(ask) {
   const query = new URLSearchParams();
   for (const [field, value] of Object.entries(body(ask))) {
     if (!FILES.includes(field)) query.set(field, String(value));
   }
-  for (const name of SEARCHED) if (plan[name]) query.set(name, plan[name]);
-  for (const name of VIEW) if (view[name]) query.set(name, view[name]);
-  if (tab !== TABS[0]) query.set("tab", tab);
-  const [parts, left] = [/** @type {string[]} */ ([]), /** @type {string[]} */ ([])];
-  for (const name of FILES) {
-    if (!ask[name]) continue;
-    const packed = await pack(name === "config" ? JSON.stringify(ask.config) : ask[name]);
-    if (packed.length > LINK_LIMIT) left.push(name);
-    else parts.push(`${name}=${packed}`);
-  }
-  return { url: `?${query}${parts.length ? `#${parts.join("&")}` : ""}`, left };
+  return query;
 }
 
 /**
  * Return the question in a URL; what cannot be read is left out, with a line on each.
  * @param {{search: string, hash: string}} location
  * @returns {Promise<{ask: Ask, tab: string, plan: Record<string, string>,
- *   view: Record<string, string>, remarks: string[]}>}
+ *   view: Record<string, string>, pin: Ask|null, remarks: string[]}>}
  */
 export async function fromUrl(location) {
   /** @type {string[]} */
@@ -169,11 +182,20 @@ export async function fromUrl(location) {
   const tab = tabIn(query, remarks);
   const plan = textsIn(SEARCHED, query, remarks);
   const view = textsIn(VIEW, query, remarks);
+  const pinned = query.get("pin");
+  query.delete("pin");
   const read = fieldsIn(query, remarks);
   const files = await filesIn(location.hash, remarks);
+  const pin = pinned === null ? null
+    : askOf(fieldsIn(new URLSearchParams(pinned), remarks), await filesIn(location.hash, remarks, PINNED), remarks);
   if (!Object.keys(read).length && !Object.keys(files).length) {
-    return { ask: initial(), tab, plan, view, remarks };
+    return { ask: initial(), tab, plan, view, pin, remarks };
   }
+  return { ask: askOf(read, files, remarks), tab, plan, view, pin, remarks };
+}
+
+/** Return a question of what was read. @param {Ask} read @param {Ask} files @param {string[]} remarks @returns {Ask} */
+function askOf(read, files, remarks) {
   const { model, on, phase } = initial();
   const chosen = read.phase || phase;
   const ask = { model, on, phase: chosen, ...NEEDED[chosen], ...read, ...files };
@@ -183,7 +205,7 @@ export async function fromUrl(location) {
       delete ask[field];
     }
   }
-  return { ask, tab, plan, view, remarks };
+  return ask;
 }
 
 /** @param {URLSearchParams} query @param {string[]} remarks */
@@ -228,12 +250,13 @@ function fieldsIn(query, remarks) {
   return read;
 }
 
-/** @param {string} hash @param {string[]} remarks */
-async function filesIn(hash, remarks) {
+/** @param {string} hash @param {string[]} remarks @param {string} [before] of the names */
+async function filesIn(hash, remarks, before = "") {
   /** @type {Ask} */
   const files = {};
-  for (const [name, packed] of new URLSearchParams(hash.replace(/^#/, ""))) {
-    if (!FILES.includes(name)) continue;
+  for (const [key, packed] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    const name = key.slice(before.length);
+    if (!key.startsWith(before) || !FILES.includes(name)) continue;
     try {
       const text = await unpack(packed);
       files[name] = name === "config" ? asObject(JSON.parse(text)) : text;
