@@ -15,7 +15,8 @@ from shardcost.files import quoted
 from shardcost.software import Fit, Software
 
 FIRST_LINE: Final = "# An engine of shardcost: its choices and constants."
-_ABOUT: Final = {"name", "title", "source", "scheduler", "fit", "memory"}
+_LISTS: Final = ("phases", "vendors")
+_ABOUT: Final = {"name", "title", "source", *_LISTS, "scheduler", "fit", "memory"}
 _SHORT_S: Final = 1e-4
 """From here on times are in milliseconds, below in microseconds."""
 _LONGEST_SOURCE: Final = 1500
@@ -42,6 +43,7 @@ def as_software_file(name: str, software: Software, fit: Fit) -> str:
         f"name = {quoted(checked_software_name(name))}",
         f"title = {quoted(f'{software.title}, calibrated')}",
         f"source = {quoted(software.source[:_LONGEST_SOURCE])}",
+        *(_line(key, getattr(software, key)) for key in _LISTS if getattr(software, key)),
         "",
         "[choices]",
         *(_line(key, value) for key, value in values.items() if key not in constants),
@@ -75,6 +77,8 @@ def _line(key: str, value: Any) -> str:
         return f"{key} = {str(value).lower()}"
     if isinstance(value, str):
         return f"{key} = {quoted(value)}"
+    if isinstance(value, tuple):
+        return f"{key} = [{', '.join(map(quoted, value))}]"
     if isinstance(value, float) and key.endswith("_s") and not key.endswith("_per_s"):
         unit, scale = ("_ms", 1e3) if value >= _SHORT_S else ("_us", 1e6)
         return f"{key.removesuffix('_s')}{unit} = {float(f'{value * scale:.6g}')!r}"
