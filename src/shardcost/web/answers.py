@@ -45,6 +45,7 @@ from shardcost.request.load import (
     swept,
 )
 from shardcost.web import limits
+from shardcost.web.fields import on_page
 from shardcost.web.finder import Pasted
 from shardcost.web.listing import listing
 from shardcost.workload import Train
@@ -136,7 +137,7 @@ def nearest(given: Fields) -> Any:
     if found is None:
         raise ImpossibleError(UsageError(f"{reason}; no layout near it runs"))
     gpus = value_of(given, GPUS)
-    return {"set": dict(found.patch), "words": found.words(gpus), "why": str(reason)}
+    return {"set": dict(found.patch), "words": found.words(gpus), "why": on_page(str(reason))}
 
 
 def timeline(given: Fields) -> Any:
