@@ -242,5 +242,5 @@ def test_no_request_is_lost_and_no_block_kept(
 def test_a_pool_beyond_any_cluster_is_refused_at_once(workers: int, dp: int) -> None:
     pool = Pool(engine(Scheduler(), dp), workers)
     requests = Requests(count=2, prompt=Lengths(mean=8), output=Lengths(mean=8), rate_per_s=1)
-    with pytest.raises(BadValueError, match="workers x dp must be at most 65536 .* 1000000000"):
+    with pytest.raises(BadValueError, match=r"workers x dp must be at most 65536 .* 1000000000"):
         simulate(Deployment(pool), requests)

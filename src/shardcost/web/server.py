@@ -160,9 +160,8 @@ class _Connection(HttpToolsProtocol):
 
 def _drop_oldest(idle: list[_Connection]) -> None:
     oldest = min(idle, key=lambda each: each._turn)
-    cast("set[_Connection]", oldest.connections).discard(
-        oldest
-    )  # its place is free now, not when the loop has closed it
+    # Its place is free now, not when the loop has closed it.
+    cast("set[_Connection]", oldest.connections).discard(oldest)
     oldest.transport.abort()
 
 
