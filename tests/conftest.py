@@ -28,7 +28,8 @@ SLOW = frozenset(
     " test_hostile_files test_inference_evidence test_layer_evidence test_logs test_measure"
     " test_page test_page_files test_page_load test_page_looks test_pictures test_plot test_release"
     " test_report test_search test_search_answers test_search_engines test_stepped"
-    " test_timeline_views test_topology_files test_traces test_user_catalog test_validate test_validation_page".split()
+    " test_timeline_views test_topology_files test_traces test_user_catalog test_validate"
+    " test_validation_page".split()
 )
 """Files of tests beyond the core: they start processes, drive a browser, draw, fit, search or read
 damaged files."""

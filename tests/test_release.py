@@ -106,6 +106,23 @@ def test_the_wheel_has_the_package_whole_and_nothing_else(built: Built, reposito
     assert needed["all"] == set().union(*(needed[extra] for extra in EXTRAS_OF_USERS))
 
 
+def test_the_wheel_has_the_size_on_record(built: Built, repository: Path) -> None:
+    page = (repository / "docs" / "stability.md").read_text(encoding="utf-8")
+    stated = re.search(r"\| wheel \| ([\d,]+) bytes \|", page)
+    assert stated is not None
+    recorded = int(stated[1].replace(",", ""))
+    assert 0.8 * recorded < built.wheel.stat().st_size < 1.1 * recorded, "record it in that page"
+
+
+def test_the_citation_is_of_this_version(repository: Path) -> None:
+    lines = (repository / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    stated = dict(line.split(": ", 1) for line in lines if line[:1].isalpha() and ": " in line)
+    assert (stated["cff-version"], stated["version"]) == ("1.2.0", __version__)
+    assert stated["license"] == "Apache-2.0"
+    assert {"message", "title", "type"} <= stated.keys()
+    assert "  - name: The shardcost authors" in lines[lines.index("authors:") :]
+
+
 def test_the_sdist_has_what_tests_and_documentation_need(built: Built) -> None:
     names = {path.name for path in built.source.iterdir()}
     assert names >= {"src", "lab", "tests", "docs", "benchmarks", "README.md", "CHANGELOG.md"}
