@@ -624,8 +624,8 @@ def patterns() -> Files:
 
 
 def _bomb(head: str, filler: bytes) -> bytes:
-    """Return a gzip of a few hundred kilobytes that unpacks to a gigabyte, in many parts."""
-    return gzip.compress(head.encode(), mtime=0) + 64 * gzip.compress(filler, 9, mtime=0)
+    """Return a gzip of a few hundred kilobytes that unpacks to half a gigabyte, in many parts."""
+    return gzip.compress(head.encode(), mtime=0) + 32 * gzip.compress(filler, 9, mtime=0)
 
 
 def heavy() -> Files:
