@@ -471,6 +471,12 @@ def test_a_head_that_is_too_large_is_refused(page: Client, part: str) -> None:
     assert page.get("/", X="a" * (limits.HEAD_BYTES - 2**12)).status == 200
 
 
+def test_a_request_has_one_host(page: Client) -> None:
+    with page.socket() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: example.org\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_trailer_without_an_end_is_cut_off(page: Client) -> None:
     with page.socket() as connection:
         head = "Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"

@@ -13,13 +13,13 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from shardcost import __version__
@@ -152,14 +152,14 @@ def environment(python: str, folder: Path, wheel: Path) -> Path:
         python == OWN and not RELEASE
     ):  # a path, not a site: files that make packages editable are not read
         (packages,) = (folder / "lib").glob("python*/site-packages")
-        (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (packages / "lent.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
     return own
 
 
 def install(into: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Install with the pip of the tests' environment."""
-    pip = [sys.executable, "-m", "pip", "--python", into, "--quiet", "install"]
-    return run([*pip, *words], into.parent)
+    pip = [sys.executable, "-m", "pip", "--python", str(into), "--quiet", "install"]
+    return run([*pip, *map(str, words)], into.parent)
 
 
 @on_posix
@@ -193,11 +193,12 @@ def test_a_script_of_a_user_is_well_typed_and_runs(built: Built, tmp_path: Path)
     (tmp_path / "folder").mkdir()  # where no file sets the type checker up
     script = tmp_path / "folder" / "script.py"
     shutil.copy(TRIAL.parent / "data" / "user_script.py", script)
-    words = ["--strict", "--python-executable", own, "--cache-dir", tmp_path / "cache"]
-    found = run([sys.executable, "-m", "mypy", *words, script.name], script.parent)
+    where = ["--python-executable", str(own), "--cache-dir", str(tmp_path / "cache")]
+    checked = [sys.executable, "-m", "mypy", "--strict", *where, script.name]
+    found = run(checked, script.parent)
     assert found.stdout == "Success: no issues found in 1 source file\n", found.stdout
     script.write_text(script.read_text() + "\nassert_type(found, Load)\n")  # else it finds nothing
-    found = run([sys.executable, "-m", "mypy", *words, script.name], script.parent)
+    found = run(checked, script.parent)
     assert 'Expression is of type "Estimate", not "Load"' in found.stdout
     done = run([own, "-I", script], script.parent)
     assert (done.returncode, done.stderr) == (0, "")
