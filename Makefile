@@ -3,17 +3,18 @@
 # The environment is .venv in this folder, made by the first target that needs it and renewed when
 # pyproject.toml or constraints.txt changes. PYTHON chooses the interpreter: make test PYTHON=python3.12
 
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WANTED := pyproject.toml constraints.txt
-PYTEST = $(BIN)/python -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
+# One process for each core: a BLAS that starts as many threads again only makes them wait.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
 
 PAGE ?= docs/validation.md
 RECORD := docs/validation/recorded.toml
 
-.PHONY: demo serve test quick checks core lint types layers pages browser tests gate validate record bench examples format clean help
+.PHONY: demo serve test quick slowest checks core lint types layers pages browser tests gate validate record bench examples release format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,7 +34,7 @@ serve: .venv/web ## the page, on this machine only
 # Python may keep what it has compiled: half of the time to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: .venv/dev browser ## everything that CI checks: 9 minutes on two cores
+test: .venv/dev browser ## everything that CI checks: 5 minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 tests checks
 
 quick: .venv/dev ## before each commit, under a minute: style, types, layers, tests of the core
@@ -59,7 +60,10 @@ pages: .venv/dev ## the documentation as a site, in build/site; a warning is an 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tests: .venv/dev browser ## unit tests, property tests, every example in the documentation, the page
-	@$(PYTEST) -m "not refit"
+	@$(PYTEST) -m "not refit" $(DURATIONS)
+
+slowest: ## the tests, and the twenty that take longest
+	@$(MAKE) --no-print-directory tests DURATIONS='--durations=20 --durations-min=0.5'
 
 # The page is tested in a real browser. With SHARDCOST_BROWSER=required, as in CI, its tests fail
 # where there is none; otherwise they say that they were skipped.
@@ -83,6 +87,7 @@ record: .venv/dev ## take the errors of now as those that `make validate` holds 
 
 bench: .venv/dev ## speed, as ratios measured in one run
 	@$(BIN)/python benchmarks/front_door.py
+	@$(BIN)/python benchmarks/footprint.py
 	@$(BIN)/python benchmarks/collectives.py
 	@$(BIN)/python benchmarks/simulation.py
 	@$(BIN)/python benchmarks/estimate.py
@@ -94,6 +99,12 @@ bench: .venv/dev ## speed, as ratios measured in one run
 
 examples: .venv/dev ## rewrite the console blocks of the documentation with what commands print now
 	@$(BIN)/python tests/console_blocks.py
+
+# The wheel with all extras for every interpreter that is here: minutes, mostly of downloads.
+release: .venv/dev ## wheel and sdist in dist/, tried in clean environments with all extras
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build --target sdist --target wheel
+	@SHARDCOST_RELEASE=dist $(BIN)/python -m pytest --quiet tests/test_release.py
 
 format: .venv/dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

@@ -26,12 +26,15 @@ SLOW = frozenset(
     "test_accuracy test_advice test_api test_api_load test_api_schema test_backends test_calibrate"
     " test_cli_plan test_collective_curves test_docs test_fit test_hf_config"
     " test_hostile_files test_inference_evidence test_layer_evidence test_logs test_measure"
-    " test_page test_page_files test_page_load test_page_looks test_pictures test_plot test_report"
-    " test_search test_search_answers test_search_engines test_stepped test_timeline_views"
-    " test_topology_files test_traces test_user_catalog test_validate test_validation_page".split()
+    " test_page test_page_files test_page_load test_page_looks test_pictures test_plot test_release"
+    " test_report test_search test_search_answers test_search_engines test_stepped"
+    " test_timeline_views test_topology_files test_traces test_user_catalog test_validate"
+    " test_validation_page".split()
 )
 """Files of tests beyond the core: they start processes, drive a browser, draw, fit, search or read
 damaged files."""
+
+collect_ignore = ["data/user_script.py"]  # it is run as a user would, not imported
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

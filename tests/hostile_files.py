@@ -478,7 +478,7 @@ def markup() -> Files:
 def many() -> Files:
     """Yield files with far more of everything than any machine has."""
     call = '{{"header":{{"n_ranks":{0},"nnodes":1}},"coll_perf":{{"coll":"AllReduce","coll_sn":{0},"coll_msg_size_bytes":{0},"coll_exec_time_us":9}}}}\n'  # noqa: E501
-    yield "inspector-ranks", "".join(call.format(k) for k in range(1, 100_000)).encode()
+    yield "inspector-ranks", "".join(call.format(k) for k in range(1, 50_000)).encode()
     row = "{} {} float sum -1 10.00 0.10 0.10 0 10.00 0.10 0.10 0\n"
     tables = "".join(
         f"# Collective test starting: all_reduce_perf\n{row.format(1024 - k % 9, k)}"
@@ -509,9 +509,9 @@ def many() -> Files:
     rules = "".join(f"allreduce,{k},{k},ring,ll,-1,{k % 1000},{k},-1,-1\n" for k in range(60_000))
     yield "tuner-rules", rules.encode()
     result = '{"completed":1,"request_rate":1,"total_input_tokens":1,"mean_ttft_ms":1}\n'
-    yield "serving-runs", (result * 100_000).encode()
-    gaps = ",".join(["[0.1,0.1,0.1]"] * 500_000)
-    ones = ",".join(["1"] * 500_000)
+    yield "serving-runs", (result * 30_000).encode()
+    gaps = ",".join(["[0.1,0.1,0.1]"] * 150_000)
+    ones = ",".join(["1"] * 150_000)
     lists = f'"input_lens":[{ones}],"output_lens":[{ones}],"itls":[{gaps}]'
     yield "serving-requests", (result[:-2] + f",{lists}}}").encode()
     yield "matrix-devices", ("\t" + "\t".join(f"GPU{k}" for k in range(9000)) + "\n").encode()
@@ -624,8 +624,8 @@ def patterns() -> Files:
 
 
 def _bomb(head: str, filler: bytes) -> bytes:
-    """Return a gzip of a few hundred kilobytes that unpacks to a gigabyte, in many parts."""
-    return gzip.compress(head.encode(), mtime=0) + 64 * gzip.compress(filler, 9, mtime=0)
+    """Return a gzip of a few hundred kilobytes that unpacks to half a gigabyte, in many parts."""
+    return gzip.compress(head.encode(), mtime=0) + 32 * gzip.compress(filler, 9, mtime=0)
 
 
 def heavy() -> Files:

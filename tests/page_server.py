@@ -122,9 +122,17 @@ class Client:
 
 
 @contextmanager
-def served(*words: str) -> Iterator[Client]:
-    """Run ``shardcost serve`` on a free port."""
-    command = [sys.executable, "-m", "shardcost", "serve", "--port", "0", "--no-open", *words]
+def served(*words: str, **limits: float) -> Iterator[Client]:
+    """Run ``shardcost serve`` on a free port, with some of its `shardcost.web.limits` changed."""
+    program = f"""\
+import sys
+from shardcost.web import limits
+vars(limits).update({limits!r})
+from shardcost.cli import main
+sys.exit(main())
+"""
+    started = ["-c", program] if limits else ["-m", "shardcost"]
+    command = [sys.executable, *started, "serve", "--port", "0", "--no-open", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -15,7 +15,7 @@ from shardcost.web import asks
 from shardcost.web.listing import listing
 from shardcost.web.worker import answer
 
-EXAMPLES = 15
+EXAMPLES = 8
 """Of each path."""
 
 
@@ -133,7 +133,7 @@ def questions(draw: some.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 @given(question=questions())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_what_means_something_is_answered_or_refused_in_one_line(
     question: tuple[str, dict[str, Any]],
 ) -> None:

@@ -434,6 +434,7 @@ def test_the_page_is_right_about_products_that_others_measured(evidence: Path) -
     assert f"that Vidur measured are {median_pct:.0f} % (median)" in PAGE.read_text()
 
 
+@pytest.mark.refit
 def test_the_page_is_right_about_machines_that_are_not_inside(evidence: Path) -> None:
     pytest.importorskip("scipy")
     wanted = {"cluster": "l40s", "library": "nccl"}

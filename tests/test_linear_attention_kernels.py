@@ -250,6 +250,7 @@ def test_the_catalog_has_what_the_command_writes(measured: Callable[[str], Path]
             assert written[name][key] == pytest.approx(section[key], rel=0.05), (name, key)
 
 
+@pytest.mark.refit
 def test_a_system_left_out(measured: Callable[[str], Path]) -> None:
     groups = refit_linear_attention.measured_groups(read_table(measured("linear_attention")))
     rest = refit_linear_attention.fitted(each for each in groups if each.case.gpu != "b300_sxm")

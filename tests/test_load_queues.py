@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardcost.cluster import Cluster
+from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.load import simulate as simulation
 from shardcost.load.deployment import Deployment, Pool
@@ -235,3 +236,11 @@ def test_no_request_is_lost_and_no_block_kept(
             assert rank.context == 0
             assert rank.committed == pytest.approx(0, abs=1e-6)
             assert worker.running_time >= 0
+
+
+@pytest.mark.parametrize(("workers", "dp"), [(10**9, 1), (1, 10**9)])
+def test_a_pool_beyond_any_cluster_is_refused_at_once(workers: int, dp: int) -> None:
+    pool = Pool(engine(Scheduler(), dp), workers)
+    requests = Requests(count=2, prompt=Lengths(mean=8), output=Lengths(mean=8), rate_per_s=1)
+    with pytest.raises(BadValueError, match=r"workers x dp must be at most 65536 .* 1000000000"):
+        simulate(Deployment(pool), requests)

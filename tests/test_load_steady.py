@@ -34,8 +34,8 @@ def pool(engine: str = "vllm", workers: int = 1, **scheduler: Any) -> Pool:
 
 
 def test_it_agrees_with_the_simulation_on_random_loads() -> None:
-    rows = list(compared(100, seed=1000, least=400, most=2000, with_capacity=False))
-    assert len(rows) >= 25
+    rows = list(compared(60, seed=1000, least=400, most=1500, with_capacity=False))
+    assert len(rows) >= 15
     assert np.median([abs(row.tpot) for row in rows]) < 0.05
     assert np.median([abs(row.ttft) for row in rows]) < 0.15
 

@@ -21,12 +21,17 @@ def test_all_is_what_is_public() -> None:
 
 
 def test_the_import_is_light() -> None:
-    code = "import sys, shardcost; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    code = (
+        "import sys; before = set(sys.modules); import shardcost;"
+        " print(*{name.split('.')[0] for name in set(sys.modules) - before})"
+    )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
     heavy = {"numpy", "argparse", "json", "dataclasses", "tomllib", "inspect", "fractions"}
-    assert not heavy & set(done.stdout.split())
+    loaded = set(done.stdout.split())
+    assert not heavy & loaded
+    assert loaded - set(sys.stdlib_module_names) == {"shardcost"}
 
 
 def test_the_front_door_needs_only_the_standard_library() -> None:

@@ -58,7 +58,7 @@ ASKED: dict[str, tuple[str, Cluster, Workload, dict[str, Any], str | None]] = {
         "llama3-8b",
         H100,
         TRAIN,
-        {"gpus": (8, 12, 24), "cp": (1, 2), **FEW, **EVERY_WAY},
+        {"gpus": (8, 24), "cp": (1, 2), **FEW, **EVERY_WAY},
         None,
     ),
     "schemes": (
@@ -112,6 +112,7 @@ ASKED: dict[str, tuple[str, Cluster, Workload, dict[str, Any], str | None]] = {
             "cp": 1,
             "recompute": "none",
             "context_scheme": "ring",
+            "zero": (0, 1),
             "etp": (None, 1),
             "redundant_experts": (0, 8),
             "routing": ("random", "even"),
@@ -149,7 +150,7 @@ def test_cells_of_every_family_are_what_estimate_says(name: str) -> None:
     checked: set[int] = set()
     compared = 0
     blocks = list(asked.blocks(50_000))
-    each = max(1, 200 // len(blocks))
+    each = max(1, 100 // len(blocks))
     evaluator = Evaluator(asked)
     for block in blocks:
         part = evaluator.part(block, table=True)
@@ -506,8 +507,10 @@ def test_two_orders_that_place_alike_count_once() -> None:
 
 
 def test_parts_join_to_the_same_in_any_order() -> None:
-    asked = question("overlap")
-    parts = [Evaluator(asked).part(block, 8) for block in asked.blocks(20_000)]
+    asked = question("schemes")
+    evaluator = Evaluator(asked)
+    parts = [evaluator.part(block, 8) for block in asked.blocks(2_000)]
+    assert len(parts) > 20
 
     whole = Part()
     for part in parts[::-1]:
@@ -533,9 +536,9 @@ def test_no_front_leaves_out_a_better_cell() -> None:
 
 
 def test_cells_are_numbered_without_gaps() -> None:
-    asked = question("overlap")
+    asked = question("schemes")
     evaluator = Evaluator(asked)
-    tables = [evaluator.part(block, table=True).table for block in asked.blocks(30_000)]
+    tables = [evaluator.part(block, table=True).table for block in asked.blocks(3_000)]
     cells = np.concatenate([each["cell"] for each in tables if each])
     assert len(np.unique(cells)) == len(cells)
     assert cells.max() < asked.cells
@@ -547,7 +550,7 @@ def test_arrays_of_another_library_give_the_same(backend: str) -> None:
         "llama3-8b", H100, TRAIN, space=Space.of({"gpus": 16, "cp": (1, 2), "zero": (0, 3)})
     )[0]
     other = dataclasses.replace(asked, backend=backend)
-    for block in list(asked.blocks(100_000))[::7]:
+    for block in list(asked.blocks(100_000))[::17]:
         mine, theirs = (Evaluator(each).part(block, table=True) for each in (asked, other))
         assert mine.rejected == theirs.rejected
         for name, column in mine.table.items():

@@ -214,7 +214,7 @@ def test_errors_of_runs_under_load(evidence: Path) -> None:
         pytest.skip("no table of serving beside the project")
     whole = read_table(path)
     runs = {serving.case_of(row): None for row in whole.records()}
-    few = dict.fromkeys(list(runs)[::10])
+    few = dict.fromkeys(list(runs)[::25])
     found = validate(
         whole.where(lambda row: serving.case_of(row) in few), ["deployment", "kind", "measure"]
     )

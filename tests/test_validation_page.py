@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from test_validate import LIKE, written
 
-from lab import refit_engines
+from lab import refit_collectives, refit_engines
 from lab.folds import folds
 from lab.other_constants import inherited_constants
 from lab.page import main
@@ -66,7 +66,10 @@ def rows() -> list[dict[str, str]]:
     return [*found, LIKE | {"cluster": "abacus"}]
 
 
-def test_the_page_states_errors_by_every_split(tmp_path: Path) -> None:
+def test_the_page_states_errors_by_every_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit_collectives, "_ROUNDS", 1)
     table = written(tmp_path, rows())
     target = tmp_path / "page.md"
     assert main([str(target), str(table)]) == 0

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shardcost.software import Software
     from shardcost.workload import Decode, Prefill, Train, Workload
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "shardcost.allreduce": ("tensor_parallel_allreduce_cost",),

@@ -27,6 +27,8 @@ from shardcost.load.worker import GAP_BINS, KVRoom, Request, Worker
 
 _ARRIVAL, _STEP, _MOVED = range(3)
 _NONE: Final[Sequence[int]] = ()
+_MOST_RANKS: Final = 2**16
+"""Workers times their data-parallel ranks: each has a queue and a cache, made before it begins."""
 Progress = Callable[[int, int], None]
 
 
@@ -66,6 +68,9 @@ class _Simulation:
         self.first_s, self.finished_s = np.full(count, np.nan), np.full(count, np.nan)
 
     def _workers(self, pool: Pool) -> list[Worker]:
+        if (ranks := pool.workers * int(pool.engine.layout.dp)) > _MOST_RANKS:
+            rule = f"at most {_MOST_RANKS} in a pool whose queues are simulated"
+            raise BadValueError("workers x dp", ranks, rule)
         stream, scheduler = self.stream, pool.engine.software.scheduler
         prompt = int(stream.prompt_tokens.max())
         users = stream.users or len(stream)

@@ -17,7 +17,10 @@ ANSWER_LOOKS: Final = 12
 BODY_S: Final = 10.0
 """Time for a body to arrive."""
 CONNECTIONS: Final = 512
-"""At a time."""
+"""At a time; one more takes the place of the one that has been idle longest."""
+IDLE_CONNECTIONS: Final = 128
+"""Of one address, without a request that is being answered; one more takes the place of the
+oldest. A browser holds six."""
 
 MOST_VALUES: Final = 64
 """In one list."""

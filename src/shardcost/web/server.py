@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from ipaddress import ip_address
+from itertools import count
 from typing import Any, Final, cast
 
 import uvicorn
@@ -16,7 +17,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from shardcost.errors import BadValueError
 from shardcost.web.app import create_app
 from shardcost.web.guard import HEAD_TOO_LARGE, LOOPBACK
-from shardcost.web.limits import ANSWER_LOOKS, CONNECTIONS, HEAD_BYTES, HEAD_S
+from shardcost.web.limits import (
+    ANSWER_LOOKS,
+    CONNECTIONS,
+    HEAD_BYTES,
+    HEAD_S,
+    IDLE_CONNECTIONS,
+)
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104  these are warned of
 _DOCUMENTATION_ADDRESS: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
@@ -80,16 +87,32 @@ def is_loopback(host: str) -> bool:
 
 
 class _Connection(HttpToolsProtocol):
-    """Closes a connection whose head is too large, or that is too slow to send or to receive."""
+    """Closes a connection whose head is too large, or that is too slow to send or to receive.
+
+    Connections without a request that is being answered give way to newer ones: the oldest of the
+    same address where that has too many, else the oldest of all where the server has too many. So
+    whoever opens many and sends nothing shuts out nobody.
+    """
 
     _seen: RequestResponseCycle | None = None
     _looks = 0
+    _turns = count()
+    _turn = 0
+    """When it was opened or last began to be answered, in order: the loop's clock is coarse."""
     _head_bytes = 0
     """Since the last event other than a header: httptools itself keeps any number."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(HEAD_S, self._look)
+        self._turn = next(self._turns)
+        every = cast("set[_Connection]", self.connections)
+        idle = [each for each in every if each is not self and each._is_idle()]
+        mine = [each for each in idle if each._address() == self._address()]
+        if len(mine) >= IDLE_CONNECTIONS:
+            _drop_oldest(mine)
+        elif idle and len(every) >= CONNECTIONS:
+            _drop_oldest(idle)
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -104,6 +127,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        self._turn = next(self._turns)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -113,6 +137,9 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._head_bytes = 0
         super().on_message_complete()
+
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
 
     def _is_idle(self) -> bool:
         """Return whether no request is being answered."""
@@ -129,6 +156,13 @@ class _Connection(HttpToolsProtocol):
             return
         self._seen = self.cycle
         asyncio.get_running_loop().call_later(HEAD_S, self._look)
+
+
+def _drop_oldest(idle: list[_Connection]) -> None:
+    oldest = min(idle, key=lambda each: each._turn)
+    # Its place is free now, not when the loop has closed it.
+    cast("set[_Connection]", oldest.connections).discard(oldest)
+    oldest.transport.abort()
 
 
 class _Server(uvicorn.Server):
