@@ -63,8 +63,7 @@ def _rewritten(block: str) -> str:
 
 if __name__ == "__main__":
     os.environ["COLUMNS"] = "80"
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(folder_in(Path(name)))
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(folder_in(Path(name))):
         for page in PAGES:
             text = page.read_text()
             new = BLOCK.sub(lambda match: _rewritten(match.group(0)), text)
