@@ -421,6 +421,8 @@ def test_a_batch_in_between_stands_among_the_best_where_it_is_better() -> None:
         between = [each for each in mine if each.row["batch"] not in batches]
         assert len(between) <= 1
         assert between in ([], mine[:1])
+    assert found.by_axis["tp"] == whole.by_axis["tp"]  # what axes lead to counts them too
+    assert set(found.by_axis["batch"]) <= set(batches)
 
 
 def test_the_front_of_serving_trades_users_for_throughput() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -35,23 +37,37 @@ MOST_CELLS: Final = 1_000_000
 are too many, those up to the next one given."""
 
 
-def refined(questions: Sequence[Question], best: Columns, most: int, *, distinct: bool) -> Columns:
-    """Return the best rows of a search, and of each set of degrees a batch in between if better.
+def refined(questions: Sequence[Question], part: Part, most: int, *, distinct: bool) -> Part:
+    """Return the result of a search with a batch in between for each set of degrees, if better.
 
     Only where a batch in between can be wanted: under a limit on time or rate, and where not the
     time of a step itself is to be small, which the smallest batch given has.
     """
+    best = part.best
     tried = [each for each in questions if _has_between(each)]
     if not best or not tried or tried[0].objective.aim.weight is None:
-        return best
+        return part
     first = questions[int(best["question"][0])]
     cells = [_dense(each, _between(each)) for each in tried]
     if sum(each.cells for each in cells) > MOST_CELLS:
         cells = [_dense(each, _from(first, int(best["batch"][0]))) for each in tried]
     if sum(each.cells for each in cells) > MOST_CELLS:
-        return best
+        return part
     parts = [_priced(each, most, distinct=True) for each in cells]
-    more = distinct_of(stacked(part.best for part in parts), most)
+    more = distinct_of(stacked(each.best for each in parts), most)
+    by_axis = dict(part.by_axis)
+    for (axis, value), score in chain.from_iterable(each.by_axis.items() for each in parts):
+        if axis != "batch":
+            by_axis[axis, value] = min(score, by_axis.get((axis, value), inf))
+    return replace(
+        part, best=_joined_best(best, more, tried, most, distinct=distinct), by_axis=by_axis
+    )
+
+
+def _joined_best(
+    best: Columns, more: Columns, tried: Sequence[Question], most: int, *, distinct: bool
+) -> Columns:
+    """Return the best rows, and of those in between what leads its set of degrees."""
     if distinct:
         return distinct_of(stacked((best, more)), most)
     every = stacked((best, leaders_of(more)))

@@ -108,8 +108,7 @@ def search(
     run = engine_of(engine, jobs, address)
     with Store.opened(out, questions, want, overwrite=overwrite) as store:
         part, resumed = _ran(questions, want, run, store, progress)
-    best = refined(questions, part.best, want.most, distinct=distinct)
-    part = replace(part, best=best)
+    part = refined(questions, part, want.most, distinct=distinct)
     seconds = time.perf_counter() - started
     found = Found.of(questions, part, seconds, top, distinct=distinct)
     return replace(found, resumed=resumed)
