@@ -224,11 +224,12 @@ def text(*, default: Any = MISSING) -> Any:
     return _field(default, rule)
 
 
-def names(*choices: str) -> Any:
-    """Return a field for several names, kept as a tuple; none of them unless given.
+def names(*choices: str, default: Any = MISSING) -> Any:
+    """Return a field for several names, kept as a tuple.
 
     Args:
         choices: All that there are; any if none are given.
+        default: The usual ones.
     """
 
     def rule(name: str, value: Any) -> Any:
@@ -239,7 +240,7 @@ def names(*choices: str) -> Any:
                 raise UnknownNameError(name, each, choices)
         return tuple(value)
 
-    return _field((), rule)
+    return _field(default, rule)
 
 
 def number_format(*, default: Any = MISSING) -> Any:

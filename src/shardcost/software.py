@@ -62,9 +62,9 @@ class Software(Noun):
 
     name: str = text()
     title: str = text()
-    phases: tuple[str, ...] = names("train", "prefill", "decode")
+    phases: tuple[str, ...] = names("train", "prefill", "decode", default=())
     """What it runs; all of them if empty."""
-    vendors: tuple[str, ...] = names()
+    vendors: tuple[str, ...] = names(default=())
     """On whose devices it runs, as clusters name them; unknown if empty."""
     attention: str = one_of("flash", "unfused", default="flash")
     """One kernel that keeps the scores on chip, or GEMMs and a softmax through memory."""
