@@ -1,8 +1,9 @@
 """Files that are damaged or meant to harm, made from small sound ones; and a process to read them.
 
 `batches` names the groups of files, `write_batch` writes one to a folder: the same bytes in every
-run. ``python hostile_files.py FOLDER`` gives each file there to every command that would take it
-and prints one line of JSON for each: what it took, and what was wrong with the way it was taken.
+run. ``python hostile_files.py FOLDER …``, folders named by their batch, gives each file there to
+every command that would take it and prints one line of JSON for each: what it took, and what was
+wrong with the way it was taken.
 """
 
 from __future__ import annotations
@@ -787,5 +788,6 @@ def write_batch(batch: str, folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.chdir(sys.argv[2])
-    judge(sorted(each.name for each in Path().iterdir()), sys.argv[1])
+    for folder in map(Path, sys.argv[1:]):
+        os.chdir(folder)
+        judge(sorted(each.name for each in Path().iterdir()), folder.name)

@@ -141,16 +141,18 @@ def interpreter(python: str) -> str:
     pytest.skip(f"no Python {python} here")
 
 
-def environment(python: str, folder: Path, wheel: Path) -> Path:
-    """Return the interpreter of a new environment with a wheel, and libraries if they are lent."""
+def environment(python: str, folder: Path, wheel: Path, *, lends: bool) -> Path:
+    """Return the interpreter of a new environment with a wheel.
+
+    What is installed beside this interpreter is lent as a path, not as a site: the files there
+    that make a package editable are not read.
+    """
     done = run([interpreter(python), "-m", "venv", "--without-pip", folder], folder.parent)
     assert done.returncode == 0, done.stderr
     own = folder / "bin" / "python"
     done = install(own, "--no-index", "--no-deps", wheel)
     assert done.returncode == 0, done.stderr
-    if (
-        python == OWN and not RELEASE
-    ):  # a path, not a site: files that make packages editable are not read
+    if lends:
         (packages,) = (folder / "lib").glob("python*/site-packages")
         (packages / "lent.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
     return own
@@ -167,7 +169,7 @@ def install(into: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_wheel_works_where_it_is_all_there_is(
     python: str, built: Built, tmp_path: Path
 ) -> None:
-    own = environment(python, tmp_path / "env", built.wheel)
+    own = environment(python, tmp_path / "env", built.wheel, lends=python == OWN and not RELEASE)
     tried = ["numbers"]
     if RELEASE:
         done = install(own, f"{built.wheel}[all]")
@@ -189,7 +191,7 @@ def test_the_wheel_works_where_it_is_all_there_is(
 def test_a_script_of_a_user_is_well_typed_and_runs(built: Built, tmp_path: Path) -> None:
     """By the types of the installed package: nothing that is public is untyped."""
     pytest.importorskip("mypy")
-    own = environment(OWN, tmp_path / "env", built.wheel)
+    own = environment(OWN, tmp_path / "env", built.wheel, lends=True)
     (tmp_path / "folder").mkdir()  # where no file sets the type checker up
     script = tmp_path / "folder" / "script.py"
     shutil.copy(TRIAL.parent / "data" / "user_script.py", script)
