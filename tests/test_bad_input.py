@@ -37,7 +37,8 @@ THROUGH_FUNCTION = [
 
 NOT_WHOLE_TEXT = [
     "-1", "-5", "3.5", "8.0", "eight", "", " ", "nan", "inf", "-inf", "1e-3", "1.5e0",
-    "4q", "True", "None", "0x10", "1,000", "1_000", "٨", "8 8", "8;", "9" * 301, "\x00", "8\n8", "--json",
+    "4q", "True", "None", "0x10", "1,000", "1_000", "٨", "8 8", "8;", "9" * 301,
+    "\x00", "8\n8", "--json",
 ]  # fmt: skip
 NOT_BANDWIDTH_TEXT = ["0", "-1", "nan", "inf", "-inf", "1e400", "fast", "", "300GB/s", "0x12"]
 NOT_RATE_TEXT = [
