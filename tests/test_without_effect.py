@@ -102,6 +102,17 @@ def test_an_engine_of_another_vendor_is_warned_about(capsys: pytest.CaptureFixtu
     assert run_json(capsys, *load)["pools"][0]["software"] == "vllm_rocm"
 
 
+def test_machines_with_different_defaults_are_not_compared_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "the software differs: trtllm on h100_sxm, h200_sxm; vllm_rocm on mi300x"
+    varied = (*DECODE, "--vary", "on=h100_sxm,h200_sxm,mi300x")
+    assert said in run_json(capsys, *varied)["notes"][0]
+    assert said in " ".join(run_text(capsys, *varied, "--vary", "batch=1,2").split())
+    assert not run_json(capsys, *varied, "--software", "vllm")["notes"]
+    assert not run_json(capsys, *DECODE, "--vary", "software=vllm,sglang")["notes"]
+
+
 def test_the_default_runs_on_every_machine_of_the_catalog() -> None:
     for name in catalog.names("clusters"):
         vendor = Cluster.named(name).device.vendor
