@@ -12,9 +12,9 @@ from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estim
 from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
-from shardcost.options import LAYOUT, PHASES, default_software
+from shardcost.options import LAYOUT, PHASES
 from shardcost.program.feasibility import without_effect
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 
 DECODE = "estimate llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
 TRAIN = "estimate llama3-8b --on h100_sxm --gpus 8 --train --batch 8 --sequence-length 4096".split()

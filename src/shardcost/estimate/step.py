@@ -15,9 +15,8 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.options import default_software
 from shardcost.program.assemble import Program, program_of
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
 
 
@@ -44,7 +43,7 @@ def estimate(
         layout: Degrees may be arrays that broadcast: one call prices them all.
         workload: `Train`, `Prefill` or `Decode`.
         software: The framework or engine; Megatron Core or TensorRT-LLM if none is named, or what
-            runs on devices of other vendors (`shardcost.options.default_software`).
+            runs on devices of other vendors (`shardcost.software.default_software`).
     """
     model = Model.named(model) if isinstance(model, str) else model
     cluster = Cluster.named(cluster) if isinstance(cluster, str) else cluster

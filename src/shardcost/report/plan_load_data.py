@@ -11,7 +11,7 @@ from shardcost.catalog import all_names, has_network
 from shardcost.load.deployment import Deployment
 from shardcost.load.result import Limits
 from shardcost.machine import machine_of
-from shardcost.options import DEFAULT_SOFTWARE, LAYOUT, SCHEDULER, flag
+from shardcost.options import LAYOUT, SCHEDULER, flag
 from shardcost.report.command import (
     CLUSTER_FILE,
     MODEL_FILE,
@@ -25,7 +25,7 @@ from shardcost.report.describe import attributes, plain
 from shardcost.report.load_data import deployment_as_data, figures_as_data, limits_as_data
 from shardcost.search.planned import FrontPoint, LoadPlan, PlannedDeployment
 from shardcost.search.workers import DEGREES, LoadQuestion
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 
 _MS: Final = 1e3
 
@@ -146,7 +146,7 @@ def _words(question: LoadQuestion, each: PlannedDeployment) -> Iterator[str]:
     yield from ("--on", cluster.name if is_named(cluster) else CLUSTER_FILE)
     if network is not None:
         yield from ("--network", network.name if has_network(network.name) else NETWORK_FILE)
-    yield from _software(engine.software)
+    yield from _software(engine.software, cluster.device.vendor)
     yield from option_words(LAYOUT, engine.layout)
     yield from _pools(each.deployment)
     for name, value in engine.formats.items():
@@ -185,12 +185,12 @@ def _load(question: LoadQuestion, each: PlannedDeployment) -> Iterator[str]:
             yield from (f"--max-{name}", f"{_MS * limit:g}ms")
 
 
-def _software(software: Software) -> Iterator[str]:
+def _software(software: Software, vendor: str) -> Iterator[str]:
     """Yield the engine, and the settings of its scheduler that are not its own."""
     if software.name not in all_names("software"):
         yield from ("--software", SOFTWARE_FILE)
         return
-    if software.name != DEFAULT_SOFTWARE["decode"]:
+    if software.name != default_software("decode", [vendor]):
         yield from ("--software", software.name)
     own = Software.named(software.name).scheduler
     for option in SCHEDULER:

@@ -6,7 +6,8 @@ from typing import Any
 
 from shardcost import __version__, catalog
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE, PHASES
+from shardcost.options import ESTIMATE, PHASES
+from shardcost.software import DEFAULT_SOFTWARE
 
 
 def listing() -> dict[str, Any]:
