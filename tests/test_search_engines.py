@@ -652,3 +652,19 @@ def test_missing_libraries_are_named_with_their_extras(
             with pytest.raises(MissingExtraError, match=rf"pip install 'shardcost\[{extra}\]'"):
                 asked(**changes)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+def test_an_interrupt_while_workers_start_is_one_line() -> None:
+    words = "plan deepseek-v3 --on h100_sxm --network ib_8x400g --gpus 2048 --train --batch 4096"
+    command = [sys.executable, "-m", "shardcost", *words.split(), "--sequence-length", "4096"]
+    with subprocess.Popen(
+        [*command, "--jobs", "2"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as search:  # fmt: skip
+        children = Path(f"/proc/{search.pid}/task/{search.pid}/children")
+        while len(children.read_text().split()) < 3:  # two workers, and what tracks resources
+            time.sleep(0.005)
+        os.killpg(search.pid, signal.SIGINT)  # as Ctrl-C does
+        _, said = search.communicate(timeout=60)
+    assert (search.returncode, said) == (130, "shardcost: interrupted\n")

@@ -12,9 +12,9 @@ from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estim
 from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
-from shardcost.options import LAYOUT, PHASES, default_software
+from shardcost.options import LAYOUT, PHASES
 from shardcost.program.feasibility import without_effect
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 
 DECODE = "estimate llama3-8b --on h100_sxm --decode --batch 8 --context-tokens 4096".split()
 TRAIN = "estimate llama3-8b --on h100_sxm --gpus 8 --train --batch 8 --sequence-length 4096".split()
@@ -100,6 +100,17 @@ def test_an_engine_of_another_vendor_is_warned_about(capsys: pytest.CaptureFixtu
     assert not any("does not run" in warning for warning in data["warnings"])
     load = "load llama3-8b --on mi300x --rate 1 --isl 64 --osl 8 --requests 10".split()
     assert run_json(capsys, *load)["pools"][0]["software"] == "vllm_rocm"
+
+
+def test_machines_with_different_defaults_are_not_compared_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "the software differs: trtllm on h100_sxm, h200_sxm; vllm_rocm on mi300x"
+    varied = (*DECODE, "--vary", "on=h100_sxm,h200_sxm,mi300x")
+    assert said in run_json(capsys, *varied)["notes"][0]
+    assert said in " ".join(run_text(capsys, *varied, "--vary", "batch=1,2").split())
+    assert not run_json(capsys, *varied, "--software", "vllm")["notes"]
+    assert not run_json(capsys, *DECODE, "--vary", "software=vllm,sglang")["notes"]
 
 
 def test_the_default_runs_on_every_machine_of_the_catalog() -> None:

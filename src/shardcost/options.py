@@ -22,7 +22,7 @@ from shardcost.resilience import Resilience
 from shardcost.routing import DISPATCH_LIBRARIES
 from shardcost.scalars import whole_number
 from shardcost.scheduler import Scheduler
-from shardcost.software import Software
+from shardcost.software import DEFAULT_SOFTWARE, Software
 from shardcost.workload import Decode, Prefill, Train
 
 Kind = Literal[
@@ -243,32 +243,6 @@ NETWORK: Final = Option(
     " or any KIND_PORTSxRATEg",
     several=_SEVERAL,
 )  # fmt: skip
-DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
-"""By phase."""
-_DEFAULT_ON: Final[Mapping[str, Mapping[str, str]]] = {
-    "amd": {"train": "megatron_rocm", "prefill": "vllm_rocm", "decode": "vllm_rocm"},
-    "google": {"train": "maxtext", "prefill": "vllm", "decode": "vllm"},
-    "intel": {"prefill": "vllm", "decode": "vllm"},
-    "aws": {"prefill": "vllm", "decode": "vllm"},
-}
-"""By vendor of the devices, where `DEFAULT_SOFTWARE` does not run on them."""
-
-
-def default_software(phase: str, vendors: Iterable[str] = ()) -> str:
-    """Return the software of a phase where none is named.
-
-    >>> default_software("decode"), default_software("decode", ["amd"])
-    ('trtllm', 'vllm_rocm')
-
-    Args:
-        phase: One of `PHASES`.
-        vendors: Of the devices; several that differ have the default of none of them.
-    """
-    of_each = {_DEFAULT_ON.get(vendor, {}).get(phase) for vendor in vendors}
-    name = of_each.pop() if len(of_each) == 1 else None
-    return name or DEFAULT_SOFTWARE[phase]
-
-
 SOFTWARE: Final = Option(
     "software", "name", "Software", "framework or engine",
     otherwise=f"{DEFAULT_SOFTWARE['train']} with --train, else {DEFAULT_SOFTWARE['decode']}; where"

@@ -8,9 +8,9 @@ the catalog with the error of the fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.checks import (
     Noun,
@@ -32,6 +32,31 @@ from shardcost.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+DEFAULT_SOFTWARE: Final = {"train": "megatron_core", "prefill": "trtllm", "decode": "trtllm"}
+"""By phase, where none is named."""
+_DEFAULT_ON: Final[Mapping[str, Mapping[str, str]]] = {
+    "amd": {"train": "megatron_rocm", "prefill": "vllm_rocm", "decode": "vllm_rocm"},
+    "google": {"train": "maxtext", "prefill": "vllm", "decode": "vllm"},
+    "intel": {"prefill": "vllm", "decode": "vllm"},
+    "aws": {"prefill": "vllm", "decode": "vllm"},
+}
+"""By vendor of the devices, where `DEFAULT_SOFTWARE` does not run on them."""
+
+
+def default_software(phase: str, vendors: Iterable[str] = ()) -> str:
+    """Return the software of a phase where none is named.
+
+    >>> default_software("decode"), default_software("decode", ["amd"])
+    ('trtllm', 'vllm_rocm')
+
+    Args:
+        phase: ``train``, ``prefill`` or ``decode``.
+        vendors: Of the devices; several that differ have the default of none of them.
+    """
+    of_each = {_DEFAULT_ON.get(vendor, {}).get(phase) for vendor in vendors}
+    name = of_each.pop() if len(of_each) == 1 else None
+    return name or DEFAULT_SOFTWARE[phase]
 
 
 @noun

@@ -16,10 +16,9 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.options import default_software
 from shardcost.program.assemble import Program, program_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
 
 
@@ -49,7 +48,7 @@ def estimate(
         workload: `Train`, `Prefill` or `Decode`.
         software: The framework or engine, by name or file; Megatron Core or TensorRT-LLM if none
             is named, or what runs on devices of other vendors
-            (`shardcost.options.default_software`).
+            (`shardcost.software.default_software`).
         network: What joins the nodes, by name or file, if the layout spans several and the cluster
             does not say.
     """

@@ -14,9 +14,9 @@ from shardcost.catalog import names, software_named
 from shardcost.checks import anywhere, is_array
 from shardcost.dtypes import weight_format
 from shardcost.machine.kernels import KernelTable
-from shardcost.options import default_software
 from shardcost.program.feasibility import without_effect
 from shardcost.program.operations import AttentionCore, Collective, Gemm
+from shardcost.software import default_software
 from shardcost.workload import Prefill, Train, Workload
 
 if TYPE_CHECKING:

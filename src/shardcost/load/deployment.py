@@ -11,8 +11,8 @@ from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.load.engine import Engine
 from shardcost.machine import Machine, machine_of
-from shardcost.options import default_software
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
+from shardcost.software import default_software
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from shardcost.catalog.figures import changes_of
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import LAYOUT, WORKLOAD, Option, default_software, flag
+from shardcost.options import LAYOUT, WORKLOAD, Option, flag
+from shardcost.software import default_software
 from shardcost.workload import Decode, Prefill, Workload
 
 MODEL_FILE: Final = "config.json"

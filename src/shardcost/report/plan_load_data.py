@@ -11,7 +11,7 @@ from shardcost.catalog import all_names, has_network
 from shardcost.load.deployment import Deployment
 from shardcost.load.result import Limits
 from shardcost.machine import machine_of
-from shardcost.options import LAYOUT, SCHEDULER, default_software, flag
+from shardcost.options import LAYOUT, SCHEDULER, flag
 from shardcost.report.command import (
     CLUSTER_FILE,
     MODEL_FILE,
@@ -25,7 +25,7 @@ from shardcost.report.describe import attributes, plain
 from shardcost.report.load_data import deployment_as_data, figures_as_data, limits_as_data
 from shardcost.search.planned import FrontPoint, LoadPlan, PlannedDeployment
 from shardcost.search.workers import DEGREES, LoadQuestion
-from shardcost.software import Software
+from shardcost.software import Software, default_software
 
 _MS: Final = 1e3
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from textwrap import shorten
 from typing import Any, Final
 
@@ -42,13 +42,13 @@ def as_text(report: Scaling | Grid, caveats: Sequence[str] = (), *, notes: bool 
         first = f"{scaling.name} varies; first: {title(estimate)}, {details(estimate)}"
         closing = paragraph(f"Summary: {'; '.join(sentences(scaling))}.", "  ")
         sections = [heading(paragraph(first, "  ")), *sections, closing]
-        remarks = _remarks((each for _, each in scaling.possible), caveats, notes=notes)
+        remarks = _remarks([each for _, each in scaling.possible], caveats, notes=notes)
         if remarks:
             sections.append(paragraphs(remarks))
     return "\n\n".join(sections)
 
 
-def _remarks(estimates: Iterable[Estimate], caveats: Sequence[str], *, notes: bool) -> list[str]:
+def _remarks(estimates: Sequence[Estimate], caveats: Sequence[str], *, notes: bool) -> list[str]:
     """Return warnings and notes of all estimates, but for memory, which the table states."""
     known = [
         caveat
@@ -56,7 +56,19 @@ def _remarks(estimates: Iterable[Estimate], caveats: Sequence[str], *, notes: bo
         for caveat in each.caveats
         if caveat.reason is not CaveatReason.DOES_NOT_FIT
     ]
-    return as_remarks(known, caveats, every=notes)
+    return as_remarks(known, [*caveats, *_mixed_software(estimates)], every=notes)
+
+
+def _mixed_software(estimates: Sequence[Estimate]) -> list[str]:
+    """Return that machines are compared by different software, where each has its default."""
+    where: dict[str, list[str]] = {}
+    for each in estimates:
+        where.setdefault(each.software.name, []).append(each.cluster.name)
+    machines = {name: list(dict.fromkeys(places)) for name, places in where.items()}
+    if len(machines) < 2 or len({tuple(places) for places in machines.values()}) == 1:
+        return []  # or software is what varies
+    words = "; ".join(f"{name} on {', '.join(places)}" for name, places in machines.items())
+    return [f"the software differs: {words} (--software names one for all)"]
 
 
 def as_data(report: Scaling | Grid, caveats: Sequence[str] = ()) -> dict[str, Any]:
@@ -71,7 +83,7 @@ def as_data(report: Scaling | Grid, caveats: Sequence[str] = ()) -> dict[str, An
             "rows": [_row_as_data(row, scaling.efficiency) for row in scaling.rows],
             "crossover": scaling.crossover(),
             "words": list(sentences(scaling)) if scaling.possible else [],
-            "notes": list(caveats),
+            "notes": [*caveats, *_mixed_software([each for _, each in scaling.possible])],
         }
     )
 
@@ -273,7 +285,7 @@ def _grid_as_data(grid: Grid, caveats: Sequence[str]) -> dict[str, Any]:
                 for key, best in _best_cells(grid).items()
             },
             "words": list(grid_sentences(grid)),
-            "notes": list(caveats),
+            "notes": [*caveats, *_mixed_software([row.found for row in grid.rows if row.found])],
         }
     )
 

@@ -32,6 +32,7 @@ from shardcost.errors import (
 )
 from shardcost.options import Option, flag
 from shardcost.scalars import positive_number
+from shardcost.software import default_software
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
@@ -218,7 +219,7 @@ def software_that_runs(software: Software, phase: str) -> Software:
     if software.runs(phase):
         return software
     what = "trains" if phase == "train" else "serves"
-    usual = options.default_software(phase)
+    usual = default_software(phase)
     rule = f"one that {what}, such as {usual} (`shardcost software` lists all)"
     raise BadValueError(options.SOFTWARE.flag, software.name, rule)
 

@@ -24,6 +24,7 @@ from shardcost.request import (
     value_of,
 )
 from shardcost.scalars import positive_number
+from shardcost.software import default_software
 
 if TYPE_CHECKING:
     from shardcost.cluster import Cluster
@@ -128,7 +129,7 @@ def _engine_software(given: Given, finder: Finder, clusters: Sequence[Cluster]) 
 
     name = given.get("software")
     if name is None:
-        name = options.default_software("decode", {each.device.vendor for each in clusters})
+        name = default_software("decode", {each.device.vendor for each in clusters})
     software = software_that_runs(finder.software(name), "decode")
     settings = {
         option.name: option.read(given[option.name])

@@ -181,15 +181,25 @@ class _Pool:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back; processes that are started meanwhile never see it, not even at start."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Hold Ctrl-C back until the end; processes that are started meanwhile never see it.
+
+    They inherit that this thread blocks it. Any other thread may still take it for this process, so
+    that it is also noted rather than raised, which would leave a process half started.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (in_main and hasattr(signal, "pthread_sigmask")):
         yield
         return
+    noted: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
+    if noted:
+        raise KeyboardInterrupt
 
 
 _worker_questions: Questions = ()

@@ -10,7 +10,8 @@ from shardcost.cluster import Device
 from shardcost.dtypes import format_on, weight_format
 from shardcost.errors import UnknownNameError
 from shardcost.model import Model
-from shardcost.options import DEFAULT_SOFTWARE, ESTIMATE, PHASES
+from shardcost.options import ESTIMATE, PHASES
+from shardcost.software import DEFAULT_SOFTWARE
 
 
 def listing() -> dict[str, Any]:
