@@ -577,7 +577,7 @@ def test_many_values_and_layouts_are_refused(page: Client) -> None:
         said = page.refusal("plan", {**space, "gpus": 8, name: 735134400})
         assert said == f"--{name} must be at most 1,048,576 in a search, got 735134400"
     some = {name: list(range(1, 65)) for name in ("etp", "shard_degree", "recompute_layers")}
-    choices = page.refusal("plan", {**LONG_SEARCH, "fix": some})
+    choices = page.refusal("plan", {**LONG_SEARCH, "model": "mixtral-8x7b", "fix": some})
     assert "combinations of choices must be at most 262,144 in a search" in choices
     assert "--top must be at most 64" in page.refusal("plan", {**space, "gpus": 8, "top": 65})
     assert "--fix" in page.refusal("plan", {**space, "fix": {"tpp": [1]}})

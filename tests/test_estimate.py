@@ -359,7 +359,7 @@ def test_weights_that_a_device_cannot_multiply_are_widened_and_that_is_said() ->
     narrow = estimate("llama3-70b", a100, Layout(tp=4), work)
     wide = estimate("llama3-70b", a100, Layout(tp=4), replace(work, dtype="bf16"))
     assert narrow.time_s < 0.75 * wide.time_s
-    assert [text for text in narrow.warnings if "no fp8 products" in text]
+    assert [text for text in narrow.warnings if "no fp8 GEMMs" in text]
     assert not [text for text in wide.warnings if "products" in text]
     assert narrow.product_dtype == "bf16"
 

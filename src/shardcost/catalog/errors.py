@@ -74,7 +74,7 @@ class Residuals(NamedTuple):
         residuals beyond either end.
 
         >>> even = Residuals(-0.2, 0.3, 100, "")
-        >>> even.quantile(0.5), even.quantile(0.95), even.quantile(0.05)
+        >>> even.quantile(0.5), round(even.quantile(0.95), 6), round(even.quantile(0.05), 6)
         (0.0, 0.3, -0.2)
         """
         from statistics import NormalDist  # slow to load, and few ask

@@ -30,7 +30,7 @@ class Lengths(Noun):
     """A distribution of token counts, of at least 1.
 
     >>> Lengths.parse("819-1024")
-    Lengths(kind='uniform', mean=921.5, low=819, high=1024, cv=None)
+    Lengths(kind='uniform', mean=921.5, low=819, high=1024)
     >>> str(Lengths.parse("lognormal:300:1.2")), str(Lengths.parse("1024"))
     ('lognormal:300:1.2', '1024')
     >>> Lengths.parse("lognormal:300:1.2:1024").most

@@ -73,6 +73,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
                 "at_least" if held.limit.at_least else "at_most": held.limit.bound,
                 "value": held.limit.value,
                 "holds_share": held.share,
+                "words": held.said,
             }
             for held in each.limits
         ],

@@ -88,7 +88,7 @@ def nearest(
         kept: Fields that stay as they are wanted, ``gpus`` among them.
         fits: Whether it must fit the memory too.
     """
-    runs = software_of(software, workload)
+    runs = software_of(software, workload, [cluster])
     work = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     for start in _starts(wanted):
         setup = Setup(model, cluster, start, work, runs)

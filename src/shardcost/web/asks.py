@@ -309,6 +309,11 @@ def page_module() -> bytes:
         "load": {
             "first": LOAD_EXAMPLE,
             "taken": [option.name for option in (*options.SERVING, *options.WORKER)],
+            "planned": [
+                option.name
+                for option in (*options.ARRIVALS, *options.LATENCY)
+                if option in {*options.DEPLOYMENTS, *options.LATENCY}
+            ],
             "options": [
                 _on_page(option) | {"group": group, "otherwise": option.otherwise}
                 for group, rows in _LOAD_GROUPS.items()

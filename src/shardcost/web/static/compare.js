@@ -94,28 +94,11 @@ function limitRows(sides) {
   return one.filter((each) => two.some(({ limit }) => limit === each.limit)).map((each) => {
     const other = two.find(({ limit }) => limit === each.limit);
     return {
-      name: `${limitName(each)} holds in`, cells: [each, other].map(cases), lost: "",
+      name: `${each.words} holds in`, cells: [each, other].map(cases), lost: "",
       kind: judged(each.holds_share, other.holds_share, true),
     };
   });
 }
-
-/** What a limit is on, and in which form. @type {Record<string, [string, (value: number) => string]>} */
-const LIMITS = {
-  max_time: ["step", format.time], max_ttft: ["TTFT", format.time], max_tpot: ["TPOT", format.time],
-  min_tokens_per_user: ["tokens/s/user", format.rate], min_tokens_per_s: ["tokens/s", format.rate],
-  headroom: ["memory free", format.percent],
-};
-
-/** Return a limit in words: TPOT at most 20 ms. @param {any} each */
-function limitName(each) {
-  const [name, form] = [limited(each), LIMITS[each.limit]?.[1] ?? String];
-  return each.at_most !== undefined && each.at_most !== null
-    ? `${name} at most ${form(each.at_most)}` : `${name} at least ${form(each.at_least)}`;
-}
-
-/** Return what a limit is on: TPOT. @param {any} each @returns {string} */
-export const limited = (each) => LIMITS[each.limit]?.[0] ?? format.words(each.limit);
 
 /** Return in how many cases a limit is kept: 9 of 10 cases. @param {any} each */
 export function cases({ holds_share: share }) {
@@ -125,7 +108,7 @@ export function cases({ holds_share: share }) {
 }
 
 /** Return a limit with how surely it is kept. @param {any} each */
-export const heldLimit = (each) => `${limitName(each)}: holds in ${cases(each)}`;
+export const heldLimit = (each) => `${each.words}: holds in ${cases(each)}`;
 
 // ---------------------------------------------------------------------------------- the bars
 

@@ -62,6 +62,8 @@ function showTime(found, phase) {
   dot.style.left = `${(100 * (value - low)) / (high - low || 1)}%`;
 }
 
+const tflops = (/** @type {number} */ value) => format.fixed(value, 1);
+
 /** @param {any} found @param {string} phase */
 function tiles(found, phase) {
   const { intervals = {} } = found;
@@ -78,7 +80,7 @@ function tiles(found, phase) {
     rate("tokens_per_s_per_gpu", "tokens/s/GPU"),
     phase === "decode" && rate("tokens_per_s_per_user", "tokens/s/user"),
     share("MFU", "mfu", found.mfu),
-    phase === "train" && rate("tflops_per_gpu", "TFLOP/s/GPU"),
+    phase === "train" && tile("TFLOP/s/GPU", tflops(found.tflops_per_gpu), "tflops_per_gpu", intervals.tflops_per_gpu, tflops),
     share("communication", "comm_share", found.comm.share),
     found.energy_j !== null && phase !== "decode" &&
       tile("energy", format.energy(found.energy_j), "energy_j", "at most", format.energy),

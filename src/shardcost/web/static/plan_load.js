@@ -8,7 +8,6 @@ import { SearchJob } from "./search_job.js";
 import { LAYOUT, LOAD, OPTIONS } from "./state.js";
 
 const NONE = "none"; // in a link: a field that begins with a value, and was emptied
-const FIELDS = ["isl", "osl", "max_ttft", "max_tpot", "max_e2e", "percentile", "rate", "users"];
 const DEGREES = ["tp", "cp", "ep", "pp", "dp"];
 /** What holds where a load is not given. @type {Record<string, string>} */
 const OTHERWISE = { rate: "the most that is held", users: "by rate" };
@@ -32,9 +31,9 @@ export class PlanLoad {
       done: (result) => this.show(result),
       failed: (line) => this.found.replaceChildren(h("p", { class: "error", role: "alert" }, format.told(line))),
     });
-    const options = FIELDS.map((name) => LOAD.options.find((each) => each.name === name)).filter(Boolean);
+    const options = LOAD.options.filter((/** @type {any} */ { name }) => LOAD.planned.includes(name));
     root.append(h("div", { class: "plan-form" }, this.field("gpus", OPTIONS.gpus, "plan_gpus"),
-      options.map((option) => this.field(/** @type {any} */ (option).name, option, `load_${/** @type {any} */ (option).name}`))),
+      options.map((/** @type {any} */ option) => this.field(option.name, option, `load_${option.name}`))),
       this.job.bar, this.found);
   }
 

@@ -4,7 +4,7 @@
 
 import { isAbort, post } from "./api.js";
 import { announce, byId, h, number, refill } from "./dom.js";
-import { cases, comparison, heldLimit, limited, timelines } from "./compare.js";
+import { cases, comparison, heldLimit, timelines } from "./compare.js";
 import * as format from "./format.js";
 import { body, patched } from "./state.js";
 
@@ -299,7 +299,7 @@ function columns(result, ask) {
       name: "limit holds in", left: true,
       key: (row) => Math.min(...(row.limits ?? []).map((/** @type {any} */ each) => each.holds_share ?? 1)),
       cell: (row) => (row.limits ?? []).map((/** @type {any} */ each) =>
-        h("small", { class: "holds" }, row.limits.length > 1 ? `${limited(each)}: ` : "", cases(each))),
+        h("small", { class: "holds" }, row.limits.length > 1 ? `${each.words}: ` : "", cases(each))),
     },
     asked("tokens/s/GPU", "tokens_per_s_per_gpu", format.rate),
     ask.phase === "decode" && asked("tokens/s/user", "tokens_per_s_per_user", format.rate),
