@@ -42,6 +42,7 @@ from shardcost import (
     estimate,
     search,
     simulate,
+    training_run,
 )
 from shardcost.display import Displayed
 from shardcost.errors import BadTypeError
@@ -97,6 +98,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "nothing": lambda: search("llama3-405b", "h100_sxm", STEP, space={"gpus": 1}),
     "load": served,
     "profile": calibrated,
+    "run": lambda: training_run(estimated("train, interleaved"), tokens=1e9),
 }
 
 

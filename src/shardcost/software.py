@@ -91,6 +91,9 @@ class Software(Noun):
     """What it runs; all of them if empty."""
     vendors: tuple[str, ...] = names(default=())
     """On whose devices it runs, as clusters name them; unknown if empty."""
+    runs_like: str = text(default="")
+    """The software whose left-out errors hold for it, where too few runs of its own were measured
+    to tell; its own if empty."""
     attention: str = one_of("flash", "unfused", default="flash")
     """One kernel that keeps the scores on chip, or GEMMs and a softmax through memory."""
     grouped_decode: int | None = whole(default=None)
@@ -209,6 +212,11 @@ class Software(Noun):
     def runs(self, phase: str) -> bool:
         """Return whether it is for ``train``, ``prefill`` or ``decode``."""
         return not self.phases or phase in self.phases
+
+    @property
+    def measured_as(self) -> str:
+        """The software whose left-out errors its intervals have."""
+        return self.runs_like or self.name
 
     def in_phase(self, phase: str) -> Software:
         """Return the same as it starts the kernels of ``train``, ``prefill`` or ``decode``."""

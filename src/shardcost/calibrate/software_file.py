@@ -15,8 +15,8 @@ from shardcost.files import quoted
 from shardcost.software import Fit, Software
 
 FIRST_LINE: Final = "# An engine of shardcost: its choices and constants."
-_LISTS: Final = ("phases", "vendors")
-_ABOUT: Final = {"name", "title", "source", *_LISTS, "scheduler", "fit", "memory"}
+_FACTS: Final = ("phases", "vendors", "runs_like")
+_ABOUT: Final = {"name", "title", "source", *_FACTS, "scheduler", "fit", "memory"}
 _SHORT_S: Final = 1e-4
 """From here on times are in milliseconds, below in microseconds."""
 _LONGEST_SOURCE: Final = 1500
@@ -43,7 +43,7 @@ def as_software_file(name: str, software: Software, fit: Fit) -> str:
         f"name = {quoted(checked_software_name(name))}",
         f"title = {quoted(f'{software.title}, calibrated')}",
         f"source = {quoted(software.source[:_LONGEST_SOURCE])}",
-        *(_line(key, getattr(software, key)) for key in _LISTS if getattr(software, key)),
+        *(_line(key, getattr(software, key)) for key in _FACTS if getattr(software, key)),
         "",
         "[choices]",
         *(_line(key, value) for key, value in values.items() if key not in constants),

@@ -330,7 +330,7 @@ def model_from(content: dict[str, Any], file: str) -> Model:
     return _noun(Model, {**rest, "blocks": blocks, "caveats": (caveat,) if caveat else ()}, file)
 
 
-_ABOUT_SOFTWARE: Final = ("name", "title", "source", "phases", "vendors")
+_ABOUT_SOFTWARE: Final = ("name", "title", "source", "phases", "vendors", "runs_like")
 """Keys of a software file outside its tables."""
 
 

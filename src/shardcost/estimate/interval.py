@@ -297,7 +297,7 @@ def _residuals_of_runs(
 ) -> Residuals:
     """Return the residuals of measured runs like one, whatever was changed."""
     fitted = software.fit is not None and software.fit.of_runs
-    name = software.name if fitted else OTHER_SOFTWARE
+    name = software.measured_as if fitted else OTHER_SOFTWARE
     place = (machine_of(cluster), name, layout)
     if isinstance(workload, Train):
         facts = facts_of_training(*place, workload.dtype, model)

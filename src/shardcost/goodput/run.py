@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import largest, smallest
 from shardcost.checks import is_array
+from shardcost.display import Displayed
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.price import host_copy_s
 from shardcost.estimate.result import Estimate
@@ -61,7 +62,7 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingRun:
+class TrainingRun(Displayed):
     """A whole training run: a step, the tokens to train on, and what failures make of it."""
 
     estimate: Estimate

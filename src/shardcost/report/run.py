@@ -77,7 +77,7 @@ def _goodput(run: TrainingRun) -> str:
     return f"{format_percent(run.goodput)}{ends}: {failing}"
 
 
-def _figures(run: TrainingRun) -> Iterator[tuple[str, str]]:
+def figures(run: TrainingRun) -> Iterator[tuple[str, str]]:
     """Yield the headline figures, each under its label."""
     step = run.estimate
     yield "run", f"{_size(run)} of {format_count(step.workload.tokens)} tokens"
@@ -93,7 +93,7 @@ def _figures(run: TrainingRun) -> Iterator[tuple[str, str]]:
     yield "goodput", _goodput(run)
 
 
-def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
+def mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
     """Yield what failures, checkpoints and restarts are taken to be, and by whom."""
     given, timing = run.resilience, run.timing
     whose = dict.fromkeys(_FLAGS, "")
@@ -117,6 +117,15 @@ def _mechanism(run: TrainingRun) -> Iterator[tuple[str, str]]:
         yield "restart", restart + whose["restart_s"]
 
 
+SHARES_HEAD: Final = ("where the time goes", "", "share")
+
+
+def shares(run: TrainingRun) -> Iterator[tuple[str, str, str]]:
+    """Yield where the time goes: what, how long, and which share."""
+    for name, share in run.shares.items():
+        yield name, duration(share * run.wall_s), format_percent(share)
+
+
 def as_text(
     run: TrainingRun,
     caveats: Sequence[str] = (),
@@ -138,15 +147,12 @@ def as_text(
     head = heading(paragraph(title(step), "  ")) + "\n  " + paragraph(details(step), "  ")
     if searched:
         head += "\n  " + paragraph(f"layout: {searched}", "  ")
-    rows = [
-        (name, duration(share * run.wall_s), format_percent(share), bar(share, _BAR))
-        for name, share in run.shares.items()
-    ]
+    rows = [(*cells, bar(run.shares[cells[0]], _BAR)) for cells in shares(run)]
     sections = [
         head,
-        "\n".join(labelled(*each) for each in _figures(run)),
-        table(("where the time goes", "", "share", ""), rows, right="12"),
-        "\n".join(labelled(*each) for each in _mechanism(run)),
+        "\n".join(labelled(*each) for each in figures(run)),
+        table((*SHARES_HEAD, ""), rows, right="12"),
+        "\n".join(labelled(*each) for each in mechanism(run)),
     ]
     remarks = as_remarks(step.caveats, caveats, every=notes)
     if remarks:

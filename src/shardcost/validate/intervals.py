@@ -286,7 +286,7 @@ def _of_operator(row: Row, fitted: Fitted) -> Facts:
 def _of_training(row: Row, fitted: Fitted) -> Facts:
     return of_runs.facts_of_training(
         machine_of(training.machine(row), fitted=fitted),
-        _software(training.software_of(row).name, row.get("framework", "")),
+        _software(training.software_of(row).measured_as, row.get("framework", "")),
         training.layout_of(row),
         training.train_of(row).dtype,
         training.model_of(row),

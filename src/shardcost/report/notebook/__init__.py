@@ -20,6 +20,7 @@ _MODULES: Final = {
     "Plan": "plans",
     "Load": "loads",
     "Profile": "profiles",
+    "TrainingRun": "runs",
 }
 """Where the view of each class is; imported when one is looked at."""
 
