@@ -91,9 +91,9 @@ class Software(Noun):
     """What it runs; all of them if empty."""
     vendors: tuple[str, ...] = names(default=())
     """On whose devices it runs, as clusters name them; unknown if empty."""
-    runs_like: str = text(default="")
+    runs_like: str | None = text(default=None)
     """The software whose left-out errors hold for it, where too few runs of its own were measured
-    to tell; its own if empty."""
+    to tell; its own if None."""
     attention: str = one_of("flash", "unfused", default="flash")
     """One kernel that keeps the scores on chip, or GEMMs and a softmax through memory."""
     grouped_decode: int | None = whole(default=None)
