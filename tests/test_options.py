@@ -17,7 +17,8 @@ from shardcost.checks import Noun, noun, one_of, whole
 from shardcost.cli import estimate as estimate_command
 from shardcost.cli.options import Parser, add_options
 from shardcost.estimate.step import software_of
-from shardcost.options import AXES, ESTIMATE, LAYOUT, SEARCH, WORKLOAD, Option
+from shardcost.option import PHASES, Option
+from shardcost.options import AXES, ESTIMATE, LAYOUT, SEARCH, WORKLOAD
 from shardcost.report.command import command_of
 from shardcost.search.objectives import OBJECTIVES, Constraints
 from shardcost.web import asks
@@ -104,7 +105,7 @@ def estimate_like(layout: Layout, workload: Any) -> Any:
 @pytest.mark.parametrize("name", [each.name for each in (*LAYOUT, *WORKLOAD)])
 def test_every_option_is_in_the_command_of_an_estimate_and_read_from_it(name: str) -> None:
     option = ESTIMATE[name]
-    kind = options.PHASES[option.applies_to[0]]
+    kind = PHASES[option.applies_to[0]]
     needed = {each.field_of(kind).name: 8 for each in options.needed(kind.phase)}
     layout = Layout(dp=4, pp=2, tp=2)
     if Layout in option.nouns:

@@ -12,7 +12,8 @@ from shardcost import Cluster, Decode, Layout, Model, Train, catalog, cli, estim
 from shardcost.errors import BadValueError
 from shardcost.estimate.step import software_of
 from shardcost.estimate.warnings import CaveatReason
-from shardcost.options import LAYOUT, PHASES
+from shardcost.option import PHASES
+from shardcost.options import LAYOUT
 from shardcost.program.feasibility import without_effect
 from shardcost.software import Software, default_software
 

@@ -11,6 +11,7 @@ from shardcost import options as table
 from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import FormatError, UsageError
+from shardcost.option import ABOUT_PHASES, PHASES, flag
 from shardcost.request import cluster_of
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def parser() -> options.Parser:
     options.add_options(parser, table.MACHINE[2:])
     options.add_options(parser.add_argument_group("layout of a trace"), table.LAYOUT)
     group = parser.add_argument_group("workload of a trace")
-    for phase, words in table.ABOUT_PHASES.items():
-        group.add_argument(
-            table.flag(phase), dest="phase", action="store_const", const=phase, help=words
-        )
+    for phase, words in ABOUT_PHASES.items():
+        group.add_argument(flag(phase), dest="phase", action="store_const", const=phase, help=words)
     options.add_options(group, table.WORKLOAD)
     return parser
 
@@ -119,7 +118,7 @@ def _estimate(given: Namespace, has_traces: bool) -> Estimate | None:  # noqa: F
     if not has_traces:
         raise UsageError(f"{wanted[0]} is for traces; no file is one")
     if given.model is None or given.phase is None:
-        phases = ", ".join(table.flag(phase) for phase in table.PHASES)
+        phases = ", ".join(flag(phase) for phase in PHASES)
         raise UsageError(f"the layout of a trace needs --model MODEL and one of {phases}")
     from shardcost.request import estimate_of
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from shardcost import catalog, options
 from shardcost.cli import COMMANDS, MODES, command_of
 from shardcost.cli.options import Parser, print_report
+from shardcost.option import PHASES
 from shardcost.request import names_of
 
 _EXAMPLES: Final = """\
@@ -110,7 +111,7 @@ def _words(command: str, action: argparse.Action) -> Iterator[str]:
 
         yield from (*COLLECTIVES, "dispatch", "combine")
     elif name in {"vary", "fix"}:
-        varied = (each for phase in options.PHASES for each in options.varied(phase))
+        varied = (each for phase in PHASES for each in options.varied(phase))
         names = dict.fromkeys(varied) if name == "vary" else options.AXES
         yield from (f"{each}=" for each in names)
     else:

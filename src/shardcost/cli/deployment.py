@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from shardcost import options as table
 from shardcost.cli import options
 from shardcost.errors import UsageError
+from shardcost.option import flag
 from shardcost.request import load
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_options(parser: options.Parser) -> None:
 def requested(given: Namespace) -> list[str]:
     """Return the options of a deployment that are given."""
     names = (*_OWN, *(row.name for row in _OPTIONS))
-    return [table.flag(name) for name in names if getattr(given, name) is not None]
+    return [flag(name) for name in names if getattr(given, name) is not None]
 
 
 def deployment_of(given: Namespace, runs: Sequence[ServingResult]) -> Deployment:

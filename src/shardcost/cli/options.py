@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from shardcost import options
 from shardcost.errors import UsageError
-from shardcost.options import Option
+from shardcost.option import ABOUT_PHASES, Option, flag
 from shardcost.request import names_of
 
 if TYPE_CHECKING:
@@ -189,19 +189,17 @@ def add_workload(
     """
     group = parser.add_argument_group("workload")
     kinds = group.add_mutually_exclusive_group(required=True)
-    for phase, text in options.ABOUT_PHASES.items():
+    for phase, text in ABOUT_PHASES.items():
         needed = " and ".join(option.flag for option in options.needed(phase))
         kinds.add_argument(
-            options.flag(phase),
+            flag(phase),
             dest="phase",
             action="store_const",
             const=phase,
             help=f"{text}; needs {needed}",
         )
     for name, text in others.items():
-        kinds.add_argument(
-            options.flag(name), dest="phase", action="store_const", const=name, help=text
-        )
+        kinds.add_argument(flag(name), dest="phase", action="store_const", const=name, help=text)
     add_options(group, options.WORKLOAD, several=several)
 
 

@@ -28,7 +28,7 @@ from shardcost.model import (
     Model,
     StateSpace,
 )
-from shardcost.options import Option
+from shardcost.option import Option
 from shardcost.program.partitions import grid_of
 from shardcost.program.setting import micro_batches, sequences_per_pass
 from shardcost.workload import Decode, Prefill, Train, Workload

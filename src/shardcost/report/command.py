@@ -16,7 +16,8 @@ from shardcost.catalog.figures import changes_of
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import LAYOUT, WORKLOAD, Option, flag
+from shardcost.option import Option, flag
+from shardcost.options import LAYOUT, WORKLOAD
 from shardcost.software import default_software
 from shardcost.workload import Decode, Prefill, Workload
 

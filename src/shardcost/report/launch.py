@@ -15,7 +15,8 @@ from shardcost.catalog import hugging_face, names
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
-from shardcost.options import LAYOUT, WORKLOAD, Option
+from shardcost.option import Option
+from shardcost.options import LAYOUT, WORKLOAD
 from shardcost.report.command import is_known
 from shardcost.report.launch_tools import CONFIG_FILE, DESCRIBED, TOOLS, Draft, Tool
 from shardcost.report.text import heading, paragraphs, width

@@ -11,7 +11,8 @@ from shardcost.catalog import all_names, has_network
 from shardcost.load.deployment import Deployment
 from shardcost.load.result import Limits
 from shardcost.machine import machine_of
-from shardcost.options import LAYOUT, SCHEDULER, flag
+from shardcost.option import flag
+from shardcost.options import LAYOUT, SCHEDULER
 from shardcost.report.command import (
     CLUSTER_FILE,
     MODEL_FILE,

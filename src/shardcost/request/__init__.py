@@ -30,7 +30,7 @@ from shardcost.errors import (
     UnknownNameError,
     UsageError,
 )
-from shardcost.options import Option, flag
+from shardcost.option import PHASES, Option, flag
 from shardcost.scalars import positive_number
 from shardcost.software import default_software
 
@@ -121,7 +121,7 @@ def workload_of(given: Given) -> Workload:
     missing = [option.flag for option in options.needed(phase) if given.get(option.name) is None]
     if missing:
         raise UsageError(f"--{phase} needs {' and '.join(missing)}")
-    noun, fields = options.PHASES[phase], {}
+    noun, fields = PHASES[phase], {}
     for option in options.WORKLOAD:
         value = given.get(option.name)
         if value is None or value is False:
@@ -143,7 +143,7 @@ def layout_of(given: Given) -> Layout:
 
     fields = _layout_fields(given)
     phase = given.get("phase")
-    for name, value in fields.items() if phase in options.PHASES else ():
+    for name, value in fields.items() if phase in PHASES else ():
         if value != options.ESTIMATE[name].default:
             _check_phase(options.ESTIMATE[name], str(phase))
     gpus = value_of(given, options.GPUS)

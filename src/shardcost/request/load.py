@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import options, values
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
-from shardcost.options import Option, flag
+from shardcost.option import Option, flag
 from shardcost.request import (
     Finder,
     Given,

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, Reason, UnknownNameError
-from shardcost.options import LIMITS, PHASES
+from shardcost.option import PHASES
+from shardcost.options import LIMITS
 from shardcost.scalars import positive_number
 from shardcost.units import format_energy, format_time
 from shardcost.workload import Decode, Workload

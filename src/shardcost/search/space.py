@@ -24,7 +24,8 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, Reason, Rule
 from shardcost.layout import Layout
 from shardcost.model import Experts, Model
-from shardcost.options import AXES, OWN_AXES, Option
+from shardcost.option import Option
+from shardcost.options import AXES, OWN_AXES
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Train, Workload

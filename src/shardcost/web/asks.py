@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from shardcost import options
 from shardcost.layout import Layout
-from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, RUN, SEARCH, WORKLOAD, Option
+from shardcost.option import Option
+from shardcost.options import COLLECTIVE, LAYOUT, LOAD, MACHINE, RUN, SEARCH, WORKLOAD
 from shardcost.request import names_of
 from shardcost.web import fields
 from shardcost.web.fields import OneOrMany, Size, Values, Whole, Word

@@ -20,7 +20,8 @@ from shardcost.errors import (
     UsageError,
     shown,
 )
-from shardcost.options import COLLECTIVE, ESTIMATE, LOAD, PHASES, SEARCH, flag
+from shardcost.option import PHASES, flag
+from shardcost.options import COLLECTIVE, ESTIMATE, LOAD, SEARCH
 from shardcost.web.limits import MOST_BYTES, MOST_CHARACTERS, MOST_COUNT, MOST_NUMBER, MOST_VALUES
 
 _PLAIN: Final = ("model", "config", "profile", "values", "of", "figure", "collective", "algorithm")

@@ -10,7 +10,8 @@ from shardcost.cluster import Device
 from shardcost.dtypes import format_on, weight_format
 from shardcost.errors import UnknownNameError
 from shardcost.model import Model
-from shardcost.options import ESTIMATE, PHASES
+from shardcost.option import PHASES
+from shardcost.options import ESTIMATE
 from shardcost.software import DEFAULT_SOFTWARE
 
 
