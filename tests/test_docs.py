@@ -61,6 +61,25 @@ def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+LABEL = re.compile(r"([A-Za-z+][\w+ %/-]{1,20}?)  +\S")
+"""What a line of a report begins with."""
+
+
+def test_the_glossary_has_the_words_that_reports_are_labelled_with() -> None:
+    known = (ROOT / "docs" / "glossary.md").read_text().lower()
+    labels = set()
+    for name in ("README.md", "docs/tutorial.md", "docs/runs.md", "docs/load.md", "docs/search.md"):
+        for block in BLOCK.findall((ROOT / name).read_text()):
+            for command, shown in commands(block):
+                if "--why" not in command:
+                    labels |= {
+                        match[1].lower() for match in map(LABEL.match, shown.split("\n")) if match
+                    }
+    assert len(labels) > 40
+    labels -= {"command", "where the time goes"}  # plain English
+    assert [each for each in labels if each not in known and each.split()[-1] not in known] == []
+
+
 def test_the_readme_counts_the_catalog_right() -> None:
     models, clusters, networks = (
         len(catalog.names(shelf)) for shelf in ("models", "clusters", "networks")
