@@ -28,6 +28,7 @@ from shardcost.errors import (
     UnknownNameError,
 )
 from shardcost.search import engines
+from shardcost.search import run as searching
 from shardcost.search.engines import engine_of
 from shardcost.search.fingerprint import fingerprint, package_digest, request_of
 from shardcost.search.run import questions_of
@@ -228,13 +229,17 @@ def _fields(noun: Any) -> dict[str, Any]:
     return {name: getattr(noun, name) for name in type(noun).__dataclass_fields__}
 
 
-def test_a_process_that_is_killed_loses_nothing(here: Found) -> None:
+def test_a_process_that_is_killed_loses_nothing(
+    here: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_TOLD_EVERY_S", 0.0)  # however fast tasks are done
     killed: list[int] = []
 
     def kill_one(done: int, cells: int) -> None:
-        if not killed and done < cells:
-            killed.extend(each.pid for each in active_children()[:1] if each.pid)
-            os.kill(killed[0], signal.SIGKILL)
+        workers = [each.pid for each in active_children() if each.pid]
+        if not killed and done < cells and workers:
+            killed.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
 
     same(asked(engine="processes", jobs=2, progress=kill_one), here)
     assert killed

@@ -100,9 +100,6 @@ class _Crew(Protocol):
     def answer(self, handle: Any) -> Answer:
         """Return what a task that is done amounts to."""
 
-    def stop(self) -> None:
-        """Stop the tasks that nobody waits for any more."""
-
 
 def _streamed(crew: _Crew, tasks: Iterator[Task], unfinished: dict[int, Task]) -> Answers:
     """Yield the answers of `unfinished` tasks, then of further ones; few are under way at a time.
@@ -174,6 +171,7 @@ class _Pool:
         return handle.result()
 
     def stop(self) -> None:
+        """End the processes, whatever they do."""
         for process in tuple((self.processes._processes or {}).values()):
             process.terminate()  # a task may take minutes, and nobody waits for it any more
         self.processes.shutdown(cancel_futures=True)
@@ -238,29 +236,28 @@ def on_ray(
             crew = _OnRay(ray, questions, want)
         except ray.exceptions.RayError as error:
             raise LostWorkerError(f"Ray ended as it was started: {_line(error)}") from error
-        try:
-            yield from _streamed(crew, tasks, {})
-        finally:
-            crew.stop()
+        yield from _streamed(crew, tasks, {})
 
 
 class _OnRay:
-    """The workers of a Ray as a crew."""
+    """The workers of a Ray as a crew.
+
+    Tasks that nobody waits for any more run to their end, which takes seconds, or end with a Ray
+    that is the search's own. Cancelling them would put this process at risk: Ray aborts it where a
+    cancellation meets a task that has just ended (ray-project/ray#54785).
+    """
 
     def __init__(self, ray: Any, questions: Questions, want: Want) -> None:
         self._ray, self._want = ray, want
         self._questions = ray.put(questions)
         self._run = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_in_ray_worker)
-        self._under_way: set[Any] = set()
 
     def places(self) -> int:
         return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def send(self, task: Task) -> Any:
         # In a list, so that each worker fetches the questions once and not with every task.
-        handle = self._run.remote([self._questions], task, self._want, package_digest())
-        self._under_way.add(handle)
-        return handle
+        return self._run.remote([self._questions], task, self._want, package_digest())
 
     def ready(self, under_way: Collection[Any]) -> Iterable[Any]:
         done: list[Any] = self._ray.wait(list(under_way), num_returns=1)[0]
@@ -274,12 +271,7 @@ class _OnRay:
             raise error.cause from None
         except errors.RayError as error:
             raise LostWorkerError(f"Ray lost a task {TRIES} times: {_line(error)}") from error
-        self._under_way.discard(handle)
         return found
-
-    def stop(self) -> None:
-        for handle in self._under_way:
-            self._ray.cancel(handle, force=True)
 
 
 _ray_questions: dict[str, Questions] = {}
