@@ -34,7 +34,7 @@ serve: .venv/web ## the page, on this machine only
 # Python may keep what it has compiled: half of the time to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: .venv/dev browser ## everything that CI checks: 5 minutes on two cores
+test: .venv/dev browser ## everything that CI checks: under 6 minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 tests checks
 
 quick: .venv/dev ## before each commit, under a minute: style, types, layers, tests of the core
