@@ -28,6 +28,7 @@ from shardcost import (
     Cluster,
     Decode,
     Deployment,
+    FormatError,
     Layout,
     Lengths,
     Limits,
@@ -268,6 +269,19 @@ def test_python_takes_what_the_command_line_takes(
     assert found.best[0].time_s == data["time_s"]
     reduced = collective_time("all_reduce", 2**20, tmp_path / "mine.toml", 8)
     assert reduced.group.cluster.name == "mine"
+
+
+def test_a_folder_is_a_model_where_it_holds_one(
+    tmp_path: Path, tiny_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("llama3-8b").mkdir()  # of something else: the name is the catalog's
+    assert estimate("llama3-8b", "h100_sxm", Layout(), STEP).model == Model.named("llama3-8b")
+    Path("mine").mkdir()
+    with pytest.raises(FormatError, match=r"mine/config\.json: cannot be read"):
+        estimate("mine", "h100_sxm", Layout(), STEP)
+    (tiny_config() / "config.json").rename("mine/config.json")
+    assert estimate("mine", "h100_sxm", Layout(), STEP).model.num_layers < 8
 
 
 def test_a_network_may_be_named_beside_any_cluster() -> None:

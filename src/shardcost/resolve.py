@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 
 from shardcost import catalog
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadTypeError, BadValueError
+from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.model import Model
 from shardcost.software import Software
 
@@ -40,11 +40,16 @@ def model(given: GivenModel) -> Model:
         raise BadValueError("model", text, "a name of the catalog or a path")
     if text.endswith(".toml"):
         return Model.from_file(text)
-    if not (text.endswith(".json") or Path(text).is_dir()):
-        return Model.named(text)
+    file = Path(text)
+    if not (text.endswith(".json") or (file / "config.json").is_file()):
+        try:
+            return Model.named(text)
+        except UnknownNameError:
+            if not file.is_dir():  # else what the folder lacks is the better answer
+                raise
     from shardcost.formats.hf_config import model_of_file
 
-    return model_of_file(Path(text))
+    return model_of_file(file)
 
 
 def caveats_of(model: Model) -> tuple[str, ...]:
