@@ -165,7 +165,7 @@ function rowsOf(sides, parts) {
 
 /** @param {string[]} names @param {string} caption @param {string} of what a row is @param {Row[]} rows */
 function tableOf(names, caption, of, rows) {
-  return h("div", { class: "table-wrap" }, h("table", { class: "rows compared" },
+  return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": caption }, h("table", { class: "rows compared" },
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, of),
       names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),

@@ -374,7 +374,7 @@ function nothing(result) {
 
 /** @param {string} caption @param {string[]} heads @param {any[][]} rows @param {string} [name] @param {number} [left] */
 function table(caption, heads, rows, name, left = 0) {
-  return h("div", { class: "table-wrap" }, h("table", { class: "rows", id: name },
+  return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": caption }, h("table", { class: "rows", id: name },
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, heads.map((head, i) =>
       h("th", { scope: "col", class: i === left ? "left" : null }, head)))),
