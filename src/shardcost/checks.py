@@ -143,7 +143,12 @@ def span(*, default: Any = MISSING) -> Any:
     """Return a field for a time above 0 in seconds, which may be infinite."""
 
     def rule(name: str, value: Any) -> Any:
-        return value if value == inf else positive_number(name, value)
+        if value == inf:
+            return value
+        try:
+            return positive_number(name, value)
+        except BadValueError:
+            raise BadValueError(name, value, "a number above 0, or inf") from None
 
     return _field(default, rule)
 
