@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
@@ -34,6 +34,12 @@ from shardcost.software import Software
 if TYPE_CHECKING:
     from shardcost.schedule.step import StepTime
     from shardcost.schedule.work import Stage, StepWork
+
+Take: TypeAlias = Callable[[Any], Any]
+"""Returns some cells of a figure of many layouts; plain numbers as they are."""
+Pieces: TypeAlias = tuple[tuple[Piece, ...], Piece, Piece]
+"""One piece for each kind of layer, the embedding and the head."""
+StageWork: TypeAlias = "tuple[Stage, Stage, Stage]"
 
 EMBEDDING, HEAD = "embedding", "head"
 BETWEEN_STAGES: Final = "between stages"
@@ -117,19 +123,10 @@ class Ledger:
     into the network. A field and not a property: a search shares it among schedules."""
 
     @classmethod
-    def of(cls, program: Program, prices: Prices, known: Ledger | None = None) -> Ledger:
-        """Return a program priced; pieces are those of a known ledger whose layers do the same."""
-        software, step = program.setting.software, program.step
-        if known is None:
-            named = [
-                (_layer_name(number), each.passes) for number, each in enumerate(program.layers)
-            ]
-            named += [(EMBEDDING, program.first), (HEAD, program.last)]
-            *kinds, first, last = pieces_of(named, prices, software)
-            pieces = tuple(kinds)
-        else:
-            pieces, first, last = known.layers, known.first, known.last
-        total = program.num_layers
+    def of(cls, program: Program, prices: Prices, known: Pieces | None = None) -> Ledger:
+        """Return a program priced; with pieces that are known, only the rest of it."""
+        step, total = program.step, program.num_layers
+        pieces, first, last = known or layer_pieces(program, prices)
         shares = [(each.count / total, each.gathers) for each in program.layers]
         ledger = cls(
             program,
@@ -144,23 +141,27 @@ class Ledger:
             optimizer_s=_update_s(step.optimizer, prices) if step else 0.0,
             send=_summed(sends(program), prices),
         )
-        return replace(ledger, step_bytes=ledger._step_bytes()) if step else ledger
+        return replace(ledger, step_bytes=ledger.bytes_per_step()) if step else ledger
 
-    def _step_bytes(self) -> tuple[Any, Any]:
+    def bytes_per_step(self) -> tuple[Any, Any]:
+        """Return what `step_bytes` is to hold."""
         stages, runs = self.program.stages, self.program.micro_batches
         layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
-        sent: list[tuple[Any, CollectivePrice | Piece]] = [
+        sharded: list[tuple[Any, CollectivePrice]] = [
             (1, self.reduce),
             (1, self.collect),
             (2 * runs * layers, self.gather),
             (runs * layers, self.scatter),
-            *((runs * layers * share, piece) for share, piece in self.shares),
         ]
-        used = [(times, each) for times, each in sent if each is not NOTHING]
+        once = [(times, each) for times, each in sharded if each is not NOTHING]
+        often = [(runs * layers * share, piece) for share, piece in self.shares]
         inside, network = self.first.joined_bytes(self.last, self.program.setting.layout.pp == 1)
+        # Layers and what ZeRO adds, each by itself: a search has them from different ledgers.
         return (
-            runs * inside + sum(times * each.inside_bytes for times, each in used),
-            runs * network + sum(times * each.network_bytes for times, each in used),
+            (runs * inside + sum(times * each.inside_bytes for times, each in often))
+            + sum((times * each.inside_bytes for times, each in once), 0.0),
+            (runs * network + sum(times * each.network_bytes for times, each in often))
+            + sum((times * each.network_bytes for times, each in once), 0.0),
         )
 
     @cached_property
@@ -251,44 +252,65 @@ class Ledger:
         """Of a training step, what the busiest stage's passes take longer on the slowest rank."""
         return self.step_time.compute_s * (1.0 - 1.0 / self.slowest)
 
-    @cached_property
-    def step_work(self) -> StepWork:
-        """A training step as the schedule takes it."""
-        from shardcost.schedule import work as schedule
+    @property
+    def stage_work(self) -> StageWork:
+        """The compute of the first, the middle and the last stages, as a schedule takes it."""
+        from shardcost.schedule.work import Stage
 
-        program = self.program
-        layout, software, stages = program.setting.layout, program.setting.software, program.stages
-        slower = self.slowest
+        software, stages, slower = self.program.setting.software, self.program.stages, self.slowest
         layer = [slower * each.wall_s(software) for each in self.layer]
 
         def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
-            return schedule.Stage(
+            return Stage(
                 *(layers * each for each in layer),
                 *(slower * each.wall_s(software) for each in extra),
             )
 
+        return (
+            stage(stages.first.layers, self.first.passes),
+            stage(stages.middle.layers, (PassTime(),) * 3),
+            stage(stages.last.layers, self.last.passes),
+        )
+
+    @cached_property
+    def step_work(self) -> StepWork:
+        """A training step as the schedule takes it."""
+        return self.step_work_at(self.stage_work, self.program.setting.layout.virtual_stages)
+
+    def step_work_at(
+        self, stages: StageWork, virtual_stages: Any, take: Take = lambda figure: figure
+    ) -> StepWork:
+        """Return a training step as the schedule takes it, of all layouts or of some cells.
+
+        Args:
+            stages: The compute of the stages, of those cells.
+            virtual_stages: Of those cells.
+            take: Returns the cells of a figure of this ledger; plain numbers hold for all of them.
+        """
+        from shardcost.schedule import work as schedule
+
+        program, software = self.program, self.program.setting.software
         overlapped = software.dp_overlap
         alone_s = 0.0 if overlapped else self.reduce.seconds + self.collect.seconds
+        gather_s = self.gather.seconds
         return schedule.StepWork(
-            first=stage(stages.first.layers, self.first.passes),
-            middle=stage(stages.middle.layers, (PassTime(),) * 3),
-            last=stage(stages.last.layers, self.last.passes),
-            stages=layout.pp,
-            micro_batches=program.micro_batches,
-            virtual_stages=layout.virtual_stages,
-            sends=schedule.Sends(self.send.seconds, blocking=not software.pp_overlap),
+            *stages,
+            stages=take(program.setting.layout.pp),
+            micro_batches=take(program.micro_batches),
+            virtual_stages=virtual_stages,
+            sends=schedule.Sends(take(self.send.seconds), blocking=not software.pp_overlap),
             data_parallel=schedule.DataParallel(
-                self.reduce.seconds if overlapped else 0.0,
-                self.collect.seconds if overlapped else 0.0,
-                _buckets(program),
+                take(self.reduce.seconds) if overlapped else 0.0,
+                take(self.collect.seconds) if overlapped else 0.0,
+                _buckets(take(_gradient_bytes(program)), virtual_stages, software),
             ),
             layer_gathers=schedule.LayerGathers(
-                self.gather.seconds,
-                self.gather.seconds + self.scatter.seconds,
-                stages.first.layers / layout.virtual_stages,
+                take(gather_s),
+                take(gather_s + self.scatter.seconds),
+                take(program.stages.first.layers) / virtual_stages,
             ),
-            optimizer_s=self.optimizer_s,
-            overhead_s=software.step_overhead_s + alone_s,
+            optimizer_s=take(self.optimizer_s),
+            overhead_s=take(software.step_overhead_s + alone_s),
         )
 
     @cached_property
@@ -298,33 +320,41 @@ class Ledger:
 
         return step_time(self.step_work, self.program.setting.layout.schedule)
 
-    def time_s(self, cells: Callable[[Any], Any] | None = None) -> Any:
-        """Return the time of a step.
-
-        Args:
-            cells: Takes from a tree of arrays those cells that are asked for; all if None.
-        """
+    def time_s(self) -> Any:
+        """Return the time of a step."""
         if self.program.step is None:
             software = self.program.setting.software
-            passing = self.forward.wall_s(software) + self.forward_sends_s + self.host_s
-            return passing if cells is None else cells(passing)
+            return self.forward.wall_s(software) + self.forward_sends_s + self.host_s
         from shardcost.schedule.step import step_s  # serving has no schedule of a pipeline
 
-        take = cells or (lambda tree: tree)
-        seconds = step_s(take(self.step_work), self.program.setting.layout.schedule)
-        return largest(seconds, *map(take, self.link_times_s))
+        seconds = step_s(self.step_work, self.program.setting.layout.schedule)
+        return largest(seconds, *self.link_times_s)
 
     @property
     def link_times_s(self) -> tuple[Any, ...]:
-        """What the links of a rank need at least for a training step's bytes, at nominal rates.
+        """What the links of a rank need at least for a training step's bytes, at nominal rates."""
+        return self.link_times_at(self.step_bytes, self.program.setting.layout.virtual_stages)
+
+    def link_times_at(
+        self,
+        step_bytes: tuple[Any, Any],
+        virtual_stages: Any,
+        take: Take = lambda figure: figure,
+    ) -> tuple[Any, ...]:
+        """Return what the links of a rank need at least, of all layouts or of some cells.
 
         Gradients hide behind layers, and layers may use the same ports for other groups: together
         they cannot take less than this (conservation of bytes). Inside a domain, then the network.
+
+        Args:
+            step_bytes: Sent in a step but for sends between stages, of those cells.
+            virtual_stages: Of those cells.
+            take: Returns the cells of a figure of this ledger.
         """
-        program, cluster = self.program, self.prices.machine.cluster
-        times = 2 * program.micro_batches * program.setting.layout.virtual_stages
+        cluster = self.prices.machine.cluster
+        times = 2 * take(self.program.micro_batches) * virtual_stages
         inside, network = (
-            own + times * sent for own, sent in zip(self.step_bytes, self.send[1:], strict=True)
+            own + times * take(sent) for own, sent in zip(step_bytes, self.send[1:], strict=True)
         )
         if cluster.network is None:
             return (inside / cluster.tiers[-1].bytes_per_s,)
@@ -511,11 +541,21 @@ def _update_s(optimizer: Operations, prices: Prices) -> Any:
     return largest(device_s, _summed(on_host, prices).seconds) if on_host else device_s
 
 
-def _buckets(program: Program) -> Any:
-    """Return into how many buckets the gradients of a virtual stage go."""
-    software, layout = program.setting.software, program.setting.layout
+def layer_pieces(program: Program, prices: Prices) -> Pieces:
+    """Return the kinds of layer, the embedding and the head of a program, priced."""
+    named = [(_layer_name(number), each.passes) for number, each in enumerate(program.layers)]
+    named += [(EMBEDDING, program.first), (HEAD, program.last)]
+    *kinds, first, last = pieces_of(named, prices, program.setting.software)
+    return tuple(kinds), first, last
+
+
+def _gradient_bytes(program: Program) -> Any:
+    """Return the bytes of all gradients of a rank that are sent."""
     gradients = program.step.gradients if program.step else ()
-    sizes = (op.size_bytes * (op.ranks > 1) for op in gradients if isinstance(op, Collective))
-    sent: Any = sum(sizes) / layout.virtual_stages
-    count = largest(1, sent // software.bucket_bytes)
+    return sum(op.size_bytes * (op.ranks > 1) for op in gradients if isinstance(op, Collective))
+
+
+def _buckets(gradient_bytes: Any, virtual_stages: Any, software: Software) -> Any:
+    """Return into how many buckets the gradients of a virtual stage go."""
+    count = largest(1, gradient_bytes / virtual_stages // software.bucket_bytes)
     return count if is_array(count) else int(count)

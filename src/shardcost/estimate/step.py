@@ -77,21 +77,10 @@ def ledger_of(
     layout: Layout,
     workload: Workload,
     software: Software,
-    known: Ledger | None = None,
 ) -> Ledger:
-    """Return the priced operations of a layout.
-
-    Args:
-        model: What is run.
-        machine: Where.
-        layout: How it is divided.
-        workload: What is computed.
-        software: What runs it.
-        known: The ledger of a layout whose layers do the same, so that they need no new prices.
-    """
+    """Return the priced operations of a layout."""
     program = program_of(model, layout, workload, software)
-    prices = Prices(machine, places(layout), arrays=_has_arrays(program))
-    return Ledger.of(program, prices, known)
+    return Ledger.of(program, Prices(machine, places(layout), arrays=_has_arrays(program)))
 
 
 def software_of(

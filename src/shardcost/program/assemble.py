@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -99,8 +100,23 @@ class Program:
         return max(self.layers, key=lambda kind: float(kind.count))
 
 
-def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
-    """Return what one rank does. Degrees and counts may be arrays that broadcast."""
+def program_of(
+    model: Model,
+    layout: Layout,
+    workload: Workload,
+    software: Software,
+    known: Sequence[Layers] | None = None,
+) -> Program:
+    """Return what one rank does. Degrees and counts may be arrays that broadcast.
+
+    Args:
+        model: What is run.
+        layout: How it is divided.
+        workload: What is computed.
+        software: What runs it.
+        known: The layers, where only what happens once a step and between stages is asked for: they
+            are taken over but for their gathers, and the embedding and the head do nothing.
+    """
     if layout.zero == 1 and software.dp_overlap and not software.zero_overlap:
         software = replace(software, dp_overlap=False)  # overlaps nothing with sharded optimizers
     if layout.dispatch != "auto":
@@ -109,7 +125,12 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
         software = replace(software, expert_overlap=layout.expert_overlap)
     s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
-    if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
+    if known is not None:
+        layers = tuple(
+            each._replace(gathers=_gathers(model, layout, workload, each.weights)) for each in known
+        )
+        first = last = Passes(())
+    elif any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
         layers, first, last = _pieces(model, layout, workload, software)
     else:
         unstaged = replace(
@@ -206,17 +227,20 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
     if not isinstance(workload, Train):
         return Layers(block.count, weights, passes, NO_GATHERS)
     passes = _with_copies(s, model, block, workload, passes)
-    if workload.adapters:
-        trained, gathered = adapter_parameters(model, layout, workload), weights.total
-        return Layers(
-            block.count,
-            weights,
-            passes,
-            layer_weights(layout, workload, gathered + trained, trained),
-        )
     summed = _summed(s, workload, passes, weights.total)
-    gathers = layer_weights(layout, workload, weights.total, weights.total)
-    return Layers(block.count, weights, summed, gathers)
+    return Layers(block.count, weights, summed, _gathers(model, layout, workload, weights))
+
+
+def _gathers(
+    model: Model, layout: Layout, workload: Workload, weights: Parameters
+) -> LayerWeights:
+    """Return the gathers of one layer's weights, adapters included, where ZeRO shards them."""
+    if not isinstance(workload, Train):
+        return NO_GATHERS
+    if not workload.adapters:
+        return layer_weights(layout, workload, weights.total, weights.total)
+    trained = adapter_parameters(model, layout, workload)
+    return layer_weights(layout, workload, weights.total + trained, trained)
 
 
 def _with_copies(s: Setting, model: Model, block: Block, workload: Train, passes: Passes) -> Passes:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardcost.arrays import choose, largest
+from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import anywhere
 from shardcost.schedule.interleaved import Passes, interleaved, passes
 from shardcost.schedule.one_f_one_b import one_forward_one_backward
 from shardcost.schedule.overlap import before_forward, behind_backward
 from shardcost.schedule.pipeline import Pipeline, pipeline_of, with_gathers, with_sends
-from shardcost.schedule.work import DataParallel, Seconds, StepWork, check
+from shardcost.schedule.work import DataParallel, Seconds, Stage, StepWork, check
 from shardcost.schedule.zero_bubble import zero_bubble_ends
 
 
@@ -81,6 +81,41 @@ def step_s(work: StepWork, schedule: str) -> Seconds:
     ends = stage_ends(pipe, schedule)
     done_s = _data_parallel_done(pipe, work.data_parallel, schedule, ends)
     return done_s + work.optimizer_s + work.overhead_s
+
+
+def least_s(
+    stages: tuple[Stage, Stage, Stage], number: Any, micro_batches: Any, schedule: str
+) -> tuple[Seconds, Seconds]:
+    """Return what a step takes at least, by its compute: on the busiest stage, and the way there.
+
+    The second divides by the virtual stages: while the first micro-batch is on its way through the
+    other stages, and the last one on its way back, the busiest has nothing to do. Under 1F1B that
+    is all that they compute for one micro-batch (see `one_f_one_b`), of their layers alone where
+    virtual stages take turns; a zero-bubble schedule fills part of it with weight gradients, and at
+    least a forward or a backward of each remains (see `zero_bubble`).
+
+    Args:
+        stages: The compute of the first, the middle and the last stages.
+        number: Of stages.
+        micro_batches: Of a step.
+        schedule: Its schedule.
+    """
+    layers = [each.forward_s + each.backward_input_s + each.backward_weight_s for each in stages]
+    extras = [
+        each.extra_forward_s + each.extra_backward_input_s + each.extra_backward_weight_s
+        for each in stages
+    ]
+    first, middle, last = (own + extra for own, extra in zip(layers, extras, strict=True))
+    several, inner = number > 1, number > 2
+    busiest = choose(several, largest(first, last, choose(inner, middle, 0.0)), first + extras[2])
+    if schedule == "1f1b":
+        way_s = first + last + (number - 2) * middle - busiest
+    elif schedule == "interleaved":
+        way_s = (number - 1) * smallest(layers[0], layers[2], choose(inner, layers[1], layers[0]))
+    else:
+        least = [largest(each.forward_s, each.backward_input_s) for each in stages]
+        way_s = (number - 1) * smallest(least[0], least[2], choose(inner, least[1], least[0]))
+    return micro_batches * busiest, choose(several, way_s, 0.0)
 
 
 def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:

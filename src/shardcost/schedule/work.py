@@ -8,7 +8,7 @@ work of both ``first`` and ``last``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from shardcost.checks import is_array
@@ -104,22 +104,6 @@ class StepWork:
     def even(cls, stage: Stage, **rest: Any) -> StepWork:
         """Return the work of a pipeline whose stages are all alike."""
         return cls(first=stage, middle=stage, last=stage, **rest)
-
-
-def at_cells(tree: Any, rows: Any, columns: Any) -> Any:
-    """Return a tree of dataclasses with every array of rows and columns cut down to some cells.
-
-    An array with a single row, or column, has the same in all of them.
-    """
-    if is_array(tree):
-        height, width = tree.shape
-        if width == 1:
-            return tree[:, 0][rows] if height > 1 else tree[0, 0]
-        return tree.reshape(-1)[rows * width + columns] if height > 1 else tree[0, :][columns]
-    if not is_dataclass(tree) or isinstance(tree, type):
-        return tree
-    parts = (getattr(tree, name) for name in type(tree).__dataclass_fields__)
-    return type(tree)(*(at_cells(part, rows, columns) for part in parts))
 
 
 def check(schedule: str, work: StepWork) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardcost.search.evaluate import Evaluator
+from shardcost.search.evaluate import part_of
 from shardcost.search.found import Candidate, rows_as_dicts
 from shardcost.search.parts import (
     Columns,
@@ -124,8 +124,6 @@ def _priced(question: Question, most: int, *, distinct: bool) -> Part:
     """Return what all cells of a question amount to; nothing where it has none."""
     if not question.sequences or not question.cells:
         return Part()
-    evaluator = Evaluator(question)
-    parts = [
-        evaluator.part(block, most, distinct=distinct) for block in question.blocks(BLOCK_CELLS)
-    ]
+    blocks = question.blocks(BLOCK_CELLS)
+    parts = [part_of(question, block, most, distinct=distinct) for block in blocks]
     return joined(parts, most, distinct=distinct)

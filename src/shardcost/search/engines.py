@@ -30,7 +30,7 @@ from shardcost.errors import (
 from shardcost.scalars import whole_number
 from shardcost.search.fingerprint import package_digest
 from shardcost.search.question import Question
-from shardcost.search.tasks import Answer, Task, Tick, Want, answered
+from shardcost.search.tasks import Answer, Runner, Task, Tick, Want
 
 Questions = tuple[Question, ...]
 Answers = Generator[Answer, None, None]
@@ -81,8 +81,9 @@ def here(
     questions: Questions, tasks: Iterator[Task], want: Want, tick: Tick | None = None
 ) -> Answers:
     """Yield the answers of tasks that run in this process; a task tells how far it is."""
+    runner = Runner(questions, want)
     for task in tasks:
-        yield answered(questions, task, want, tick)
+        yield runner.answer(task, tick)
 
 
 class _Crew(Protocol):
@@ -152,17 +153,17 @@ class _Pool:
     """Processes on this machine as a crew."""
 
     def __init__(self, questions: Questions, want: Want, jobs: int) -> None:
-        self._want, self._jobs = want, jobs
+        self._jobs = jobs
         # Started afresh, not forked: a fork would copy locks that other threads hold.
         context = get_context("spawn")
-        self.processes = ProcessPoolExecutor(jobs, context, _begin_worker, (questions,))
+        self.processes = ProcessPoolExecutor(jobs, context, _begin_worker, (questions, want))
 
     def places(self) -> int:
         return _AHEAD * self._jobs
 
     def send(self, task: Task) -> Future[Answer]:
         with _environment(_ONE_THREAD), _interrupts_held():  # the first task starts all processes
-            return self.processes.submit(_in_worker, task, self._want)
+            return self.processes.submit(_in_worker, task)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
         return wait(under_way, return_when=FIRST_COMPLETED).done
@@ -200,13 +201,14 @@ def _interrupts_held() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-_worker_questions: Questions = ()
+_runner: Runner
+"""Of a process that is a worker."""
 
 
-def _begin_worker(questions: Questions) -> None:
+def _begin_worker(questions: Questions, want: Want) -> None:
     """Make this process a worker: it knows the questions, and ends when its parent does."""
-    global _worker_questions  # noqa: PLW0603
-    _worker_questions = questions
+    global _runner  # noqa: PLW0603
+    _runner = Runner(questions, want)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -218,8 +220,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _in_worker(task: Task, want: Want) -> Answer:
-    return answered(_worker_questions, task, want)
+def _in_worker(task: Task) -> Answer:
+    return _runner.answer(task)
 
 
 def on_ray(
@@ -274,7 +276,7 @@ class _OnRay:
         return found
 
 
-_ray_questions: dict[str, Questions] = {}
+_ray_runners: dict[str, Runner] = {}
 """Of the search that this Ray worker has worked for last."""
 
 
@@ -284,10 +286,10 @@ def _in_ray_worker(questions: list[Any], task: Task, want: Want, digest: str) ->
     if digest != package_digest():
         raise BadValueError("a Ray worker's shardcost", package_digest(), "that of the search")
     key = questions[0].hex()
-    if key not in _ray_questions:
-        _ray_questions.clear()
-        _ray_questions[key] = ray.get(questions[0])
-    return answered(_ray_questions[key], task, want)
+    if key not in _ray_runners:
+        _ray_runners.clear()
+        _ray_runners[key] = Runner(ray.get(questions[0]), want)
+    return _ray_runners[key].answer(task)
 
 
 def _ray() -> Any:

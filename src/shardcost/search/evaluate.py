@@ -1,42 +1,35 @@
-"""Prices blocks of cells: `Evaluator`. The mathematics is `estimate`'s, on arrays.
+"""Prices blocks of cells: `part_of`. The mathematics is `estimate`'s, on arrays.
 
-The steps, each on fewer cells than the one before:
+The steps, each on fewer cells than the one before, all families of a block together:
 
-1. rules on the open grid of meshes x sequences x virtual_stages leave the possible cells;
-2. memory on pairs (mesh, sequences) x virtual_stages leaves those that fit;
-3. operations are priced once per pair: virtual_stages do not change them;
-4. the schedule runs on a plain row of the cells that fit.
-
-A family shares much with those before it: a schedule changes nothing of what operations take, an
-overlap nothing of what a rank holds. So an evaluator keeps what the next families need.
+1. rules on the open grid of meshes x sequences x virtual stages leave the possible cells;
+2. memory of each leaves those that fit, once for all schedules and overlaps;
+3. layers are priced once for each different layer (`shardcost.search.times`);
+4. a lower bound of the time leaves those that may change the result (`shardcost.search.cutoff`),
+   unless all are wanted;
+5. the schedule runs on a plain row of the cells that are left.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.backends import to_backend, to_numpy
-from shardcost.checks import is_array
 from shardcost.errors import Reason, Rule
-from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.result import footprint
-from shardcost.estimate.step import ledger_of
-from shardcost.layout import Layout
 from shardcost.machine import machine_of
 from shardcost.program.feasibility import reasons
-from shardcost.schedule.work import at_cells
 from shardcost.search.confidence import surely
-from shardcost.search.grid import Cells, Grid, Indices, by_axis
-from shardcost.search.parts import KEPT, Part
+from shardcost.search.cutoff import Cutoff, seeds
+from shardcost.search.grid import Cells, Grid, Indices
+from shardcost.search.parts import KEPT, Part, best_of, joined
 from shardcost.search.question import Block, Question
-from shardcost.search.space import duplicates
-from shardcost.workload import Prefill, Workload
+from shardcost.search.space import Duplicates, Family
+from shardcost.search.times import ServingTimes, TrainingTimes
 
 STRETCH: Final = 1.1
 """Cells beyond the memory by no more than this are priced too: what more memory would bring."""
@@ -45,284 +38,265 @@ _BEYOND_MEMORY: Final = Rule("does_not_fit_memory", "does not fit memory")
 _FAR_BEYOND_MEMORY: Final = Rule(
     "does_not_fit_memory_by_far", "does not fit memory by more than {:g}x"
 )
-_CHANGE_PAIRS: Final = (
-    "scheme",
-    "context_scheme",
-    "sequence_parallel",
-    "shard_degree",
-    "etp",
-    "redundant_experts",
-    "recompute_layers",
-    "recompute_method",
-    "first_stage_layers",
-    "last_stage_layers",
-)
-"""Choices that change which layouts are possible, whatever the schedule."""
-_CHANGE_LAYERS: Final = (
-    *_CHANGE_PAIRS,
-    "order",
-    "recompute",
-    "offload_activations",
-    "tp_overlap",
-    "routing",
-    "dispatch",
-    "expert_overlap",
-)
-"""Choices that change what a layer does or takes."""
-_CHANGE_STEP: Final = (
-    *_CHANGE_LAYERS,
-    "zero",
-    "dp_overlap",
-    "offload_optimizer",
-    "offload_update",
-)
-"""And what happens once a step, whatever the schedule. With the schedule, these are all choices."""
+_CHANGE_MEMORY: Final = ("recompute", "zero", "offload_activations", "offload_optimizer")
+"""Choices that change what a rank holds, beside those of `SHAPING`."""
 
 Mask = NDArray[np.bool_]
 
 
-class _Ledgers(NamedTuple):
-    """The last two ledgers of a phase, and the choices of the families that they serve."""
+def part_of(
+    question: Question,
+    block: Block,
+    most: int = KEPT,
+    *,
+    table: bool = False,
+    distinct: bool = False,
+    known: Part | None = None,
+) -> Part:
+    """Return what a block of cells amounts to.
 
-    layers: tuple[Any, ...]
-    of_layers: Ledger
-    """Its layers serve every family with the same choices `_CHANGE_LAYERS`."""
-    step: tuple[Any, ...]
-    of_step: Ledger
-    """Serves every family with the same choices `_CHANGE_STEP`."""
+    Args:
+        question: What is asked.
+        block: Which cells of the question.
+        most: Best cells to keep.
+        table: Keep all feasible cells.
+        distinct: Of the best, keep one for each mesh, with its variants.
+        known: What other blocks amount to: cells that cannot change the result of all together
+            are not priced. None: all that fit are priced.
+    """
+    grid = Grid(question, block)
+    fitting = _Fitting(grid)
+    part, cells = fitting.part, fitting.cells
+    if not len(cells.mesh):
+        return part
+
+    def amounts_to(priced: Cells) -> Part:
+        inside = priced.memory_bytes <= grid.limit_bytes
+        kept, beyond = priced.some(inside), priced.some(~inside)
+        if not len(kept.mesh):
+            return Part(beyond=grid.best(beyond, 1))
+        return Part(
+            best=grid.best(kept, most, distinct=distinct),
+            front=grid.front(kept),
+            beyond=grid.best(beyond, 1),
+            by_axis=dict(grid.by_axis(kept)),
+            table=grid.columns(kept) if table else {},
+        )
+
+    times = (TrainingTimes if grid.training else ServingTimes)(grid, cells)
+    if known is not None and isinstance(times, TrainingTimes):
+        # The most promising cells first: what they take decides which others may be better.
+        bounds = cells._replace(time_s=times.least_s())
+        first = np.flatnonzero(seeds(grid, bounds))
+        start = amounts_to(cells.some(first)._replace(**times.exact_s(first)))
+        best = joined((known, start), most, distinct=distinct)
+        left = Cutoff(grid, best, most, distinct=distinct).passed(bounds)
+        left[first] = True
+        rows = np.flatnonzero(left)
+        fits = cells.memory_bytes <= grid.limit_bytes
+        part = replace(part, skipped=int(np.count_nonzero(fits & ~left)))
+    else:
+        rows = np.arange(len(cells.mesh))
+    priced = cells.some(rows)._replace(**times.exact_s(rows))
+    kept, rejected = _keeping(grid, priced)
+    return replace(
+        amounts_to(kept),
+        considered=part.considered,
+        feasible=part.feasible - rejected.total(),
+        skipped=part.skipped,
+        rejected=part.rejected + rejected,
+        smallest=part.smallest,
+    )
 
 
-class Evaluator:
-    """Prices the blocks of one question, one after the other.
+class _Ruled(NamedTuple):
+    """The cells of one schedule that no rule forbids, in the order of their numbers."""
 
-    All families of some meshes follow each other (`Question.blocks`), and the schedule varies
-    fastest, then what happens once a step, then what a layer does. So the last pairs with all that
-    is known of them, and the last two ledgers, are all that is worth keeping. Blocks in another
-    order cost time and change nothing.
+    pair: Indices
+    """Which pair of mesh and sequences."""
+    virtual_stages: Indices
+    place: Indices
+    """Among the cells of all schedules, of which the memory is known."""
+    per_pair: Indices
+    """How many cells each pair has."""
+
+
+class _Held(NamedTuple):
+    """Cells of one schedule by what a rank holds: places among them, and the bytes."""
+
+    memory: NDArray[np.float64]
+    near: Indices
+    """Those that fit, or nearly."""
+    over: Indices
+    """Those that do not fit …"""
+    far: Indices
+    """… by far."""
+
+
+class _Fitting:
+    """The cells of a block that fit, or nearly; the others are counted by the reason against them.
+
+    What a rank holds does not depend on overlaps, nor on the schedule but for its virtual stages.
     """
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self._meshes_and_choices: tuple[Any, ...] | None = None
-        """Which pairs the fields below are of: a range of meshes, and choices `_CHANGE_PAIRS`."""
-        self._pairs: tuple[Indices, Indices]
-        """Meshes and sequences that go together."""
-        self._ruled: dict[str, tuple[Mask, Counter[Reason]]]
-        """By schedule: the cells that rules leave, and how many others there are by reason."""
-        self._memory: dict[tuple[Any, ...], NDArray[np.float64]]
-        """Bytes of pairs x virtual stages, by the choices that change them."""
-        self._ledgers: dict[str, _Ledgers]
-        """By phase: of decoding, a prompt may be priced too."""
-
-    def part(
-        self, block: Block, most: int = KEPT, *, table: bool = False, distinct: bool = False
-    ) -> Part:
-        """Return what a block of cells amounts to.
-
-        Args:
-            block: Which cells of the question.
-            most: Best cells to keep.
-            table: Keep all feasible cells.
-            distinct: Of the best, keep one for each mesh, with its variants.
-        """
-        grid = Grid(self.question, block)
-        self._keep_only(grid)
-        ruled, counted = self._ruled_cells(grid)
-        possible, rejected = ruled.copy(), counted.copy()
-        _strike(possible, duplicates(grid.open_layout, self.question.space, grid.family), rejected)
-        part = Part(considered=possible.size, rejected=rejected)
-        if not possible.any():
-            return part
-        virtual_stages = np.flatnonzero(ruled.any(axis=(0, 1)))
-        mesh, sequences = self._pairs
-        at = _AtPairs(
-            grid,
-            mesh,
-            sequences,
-            virtual_stages,
-            possible[mesh, sequences][:, virtual_stages],
-            self._memory_bytes(grid, virtual_stages),
-        )
-        part = replace(part, smallest=grid.columns(at.smallest()))
-        cells = _keeping(grid, self._priced(at, at.nearly_fitting(rejected)), rejected)
-        inside = cells.memory_bytes <= grid.limit_bytes
-        if not inside.all():
-            part = replace(part, beyond=grid.best(cells.some(~inside), 1))
-            cells = cells.some(inside)
-        if not len(cells.mesh):
-            return part
-        return replace(
-            part,
-            feasible=len(cells.mesh),
-            best=grid.best(cells, most, distinct=distinct),
-            front=grid.front(cells),
-            by_axis=dict(by_axis(grid, cells)),
-            table=grid.columns(cells) if table else {},
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        rejected: Counter[Reason] = Counter()
+        considered = 0
+        masks: dict[str, tuple[Mask, Indices]] = {}
+        for schedule, times in Counter(family.schedule for family in grid.families).items():
+            virtual_stages = grid.virtual_stages_of(schedule)
+            mask, counted = _possible(grid, schedule, virtual_stages)
+            masks[schedule] = mask, virtual_stages
+            considered += times * mask.size
+            for reason, count in counted.items():
+                rejected[reason] += times * count
+        together = np.logical_or.reduce([mask.any(axis=2) for mask, _ in masks.values()])
+        self.mesh, self.sequences = np.nonzero(together)
+        self._number_cells(masks, together)
+        self._memory: dict[tuple[Any, ...], NDArray[np.float64]] = {}
+        self._held: dict[tuple[Any, ...], _Held] = {}
+        cells, smallest, feasible = [], [], 0
+        duplicates = Duplicates(grid.question.space, grid.meshes)
+        for number, family in enumerate(grid.families):
+            ruled = self._ruled[family.schedule]
+            alive = self._alive(ruled, self._by_pair(duplicates.of(family)), rejected)
+            if alive is not None and not alive.any():
+                continue
+            held = self._held_by(family)
+            near, over, far = held.near, held.over, held.far
+            some = np.arange(len(ruled.pair))
+            if alive is not None:
+                near, over, far, some = (
+                    which[alive[ruled.pair[which]]] for which in (near, over, far, some)
+                )
+            if not len(some):
+                continue
+            rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += len(far)
+            rejected[_BEYOND_MEMORY.reason()] += len(over) - len(far)
+            feasible += len(some) - len(over)
+            least = held.memory[some].min()
+            smallest.append(self._cells(number, ruled, held, some[held.memory[some] == least]))
+            cells.append(self._cells(number, ruled, held, near))
+        self.cells = _stacked(cells)
+        """In the order of families, and of their numbers within."""
+        self.part = Part(
+            considered=considered,
+            feasible=feasible,
+            rejected=+rejected,
+            smallest=best_of(grid.columns(_stacked(smallest)), 1, "memory_bytes"),
         )
 
-    def _keep_only(self, grid: Grid) -> None:
-        """Forget what is of other pairs than a grid's."""
-        now = (grid.block.start, grid.block.stop, *_choices(grid, _CHANGE_PAIRS))
-        if now != self._meshes_and_choices:
-            self._meshes_and_choices = now
-            self._pairs = _pairs(grid)
-            self._ruled, self._memory, self._ledgers = {}, {}, {}
+    def _number_cells(self, masks: dict[str, tuple[Mask, Indices]], together: Mask) -> None:
+        """Number pairs of mesh and sequences, and cells of pairs and virtual stages."""
+        pairs = np.full(together.shape, -1)
+        pairs[self.mesh, self.sequences] = np.arange(len(self.mesh))
+        width = len(self.grid.virtual_stages)
+        codes = {}
+        for schedule, (mask, virtual_stages) in masks.items():
+            mesh, sequences, place = np.nonzero(mask)
+            codes[schedule] = pairs[mesh, sequences] * width + virtual_stages[place]
+        every = np.unique(np.concatenate(list(codes.values())))
+        self._pair, self._virtual_stages = every // width, every % width
+        self._ruled = {
+            schedule: _Ruled(
+                code // width,
+                code % width,
+                np.searchsorted(every, code),
+                np.bincount(code // width, minlength=len(self.mesh)),
+            )
+            for schedule, code in codes.items()
+        }
 
-    def _ruled_cells(self, grid: Grid) -> tuple[Mask, Counter[Reason]]:
-        """Return the cells that rules leave, duplicates among them, and the others by reason."""
-        schedule = grid.family.schedule
-        if schedule not in self._ruled:
-            left, counted = np.ones(grid.shape, dtype=bool), Counter[Reason]()
-            _strike(left, _impossible(grid, grid.open_layout, grid.open_sequences), counted)
-            self._ruled[schedule] = left, counted
-        return self._ruled[schedule]
+    @staticmethod
+    def _alive(
+        ruled: _Ruled, duplicates: dict[Reason, Mask], rejected: Counter[Reason]
+    ) -> Mask | None:
+        """Return the pairs that are no duplicates, which are counted; None: all of them."""
+        alive: Mask | None = None
+        for reason, where in duplicates.items():
+            struck = where if alive is None else where & alive
+            count = int(ruled.per_pair[struck].sum())
+            if count:
+                rejected[reason] += count
+                alive = ~where if alive is None else alive & ~where
+        return alive
 
-    def _memory_bytes(self, grid: Grid, virtual_stages: Indices) -> NDArray[np.float64]:
-        """Return what ranks hold, pairs by those virtual stages that occur."""
-        family = grid.family
-        interleaved = family.schedule == "interleaved"
-        away = (family.offload_activations, family.offload_optimizer)
-        key = (family.recompute, family.zero, *away, interleaved, *virtual_stages.tolist())
-        if key not in self._memory:
-            layout, workload = _laid_out(grid, self._pairs, virtual_stages)
-            machine = machine_of(self.question.cluster, grid.software)
-            peak = footprint(self.question.model, machine, layout, workload, grid.software)
-            shape = (len(self._pairs[0]), len(virtual_stages))
-            self._memory[key] = np.broadcast_to(to_numpy(peak.peak_bytes), shape)
-        return self._memory[key]
+    def _by_pair(self, duplicates: dict[Reason, Mask]) -> dict[Reason, Mask]:
+        return {reason: where[self.mesh] for reason, where in duplicates.items() if where.any()}
 
-    def _priced(self, at: _AtPairs, places: tuple[Indices, Indices]) -> Cells:
-        """Return some cells with their times."""
-        rows, columns = places
-        cells = at.cells(rows, columns)
-        if not len(rows):
-            return cells._replace(time_s=cells.memory_bytes)
-        move = partial(to_backend, self.question.backend)
-        take = partial(at_cells, rows=move(rows), columns=move(columns))
-        layout, workload = _laid_out(at.grid, self._pairs, at.virtual_stages)
+    def _cells(self, family: int, ruled: _Ruled, held: _Held, which: Indices) -> Cells:
+        pair = ruled.pair[which]
+        return Cells(
+            np.full(len(which), family),
+            self.mesh[pair],
+            self.sequences[pair],
+            ruled.virtual_stages[which],
+            held.memory[which],
+        )
 
-        def time_s(phase: str) -> Any:
-            """Return the times of a step under the family's own schedule."""
-            ledger = self._ledger(at.grid, phase)
-            setting = replace(ledger.program.setting, layout=layout)
-            own = replace(ledger, program=replace(ledger.program, setting=setting))
-            return to_numpy(own.time_s(take))
+    def _held_by(self, family: Family) -> _Held:
+        """Return what ranks hold in the cells of a family's schedule."""
+        choices = tuple(getattr(family, name) for name in _CHANGE_MEMORY)
+        key = (family.schedule, *choices)
+        if key not in self._held:
+            if choices not in self._memory:
+                self._memory[choices] = self._memory_bytes(family)
+            memory = self._memory[choices][self._ruled[family.schedule].place]
+            limit = self.grid.limit_bytes
+            self._held[key] = _Held(
+                memory,
+                np.flatnonzero(memory <= STRETCH * limit),
+                np.flatnonzero(memory > limit),
+                np.flatnonzero(memory > _FAR * limit),
+            )
+        return self._held[key]
 
-        cells = cells._replace(time_s=np.broadcast_to(time_s(workload.phase), rows.shape))
-        if not self.question.prompts:
-            return cells
-        return cells._replace(ttft_s=np.broadcast_to(time_s(Prefill.phase), rows.shape))
-
-    def _ledger(self, grid: Grid, phase: str) -> Ledger:
-        """Return what pairs do in a step, and what it takes; the same for all schedules."""
-        layers, step = _choices(grid, _CHANGE_LAYERS), _choices(grid, _CHANGE_STEP)
-        last = self._ledgers.get(phase)
-        if last is not None and last.step == step:
-            return last.of_step
-        known = last.of_layers if last is not None and last.layers == layers else None
-        layout, workload = _laid_out(grid, self._pairs, np.array([0]))
-        if phase != workload.phase:
-            workload = self.question.prompt_of(layout.dp)
-        machine = machine_of(self.question.cluster, grid.software)
-        ledger = ledger_of(self.question.model, machine, layout, workload, grid.software, known)
-        self._ledgers[phase] = _Ledgers(layers, known or ledger, step, ledger)
-        return ledger
+    def _memory_bytes(self, family: Family) -> NDArray[np.float64]:
+        """Return what ranks hold at their peak, cell by cell."""
+        grid, question = self.grid, self.grid.question
+        sequences = grid.sequences[self.sequences[self._pair]]
+        virtual_stages = grid.virtual_stages[self._virtual_stages]
+        layout = grid.layout(family, self.mesh[self._pair], sequences, virtual_stages)
+        software = question.runs(family)
+        machine = machine_of(question.cluster, software)
+        workload = question.workload_of(sequences)
+        peak = footprint(question.model, machine, layout, workload, software).peak_bytes
+        return np.broadcast_to(peak, self._pair.shape)
 
 
-def _choices(grid: Grid, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(getattr(grid.family, name) for name in names)
+def _stacked(cells: list[Cells]) -> Cells:
+    if not cells:
+        none = np.zeros(0, dtype=np.intp)
+        return Cells(none, none, none, none, np.zeros(0))
+    return Cells(*(np.concatenate(columns) for columns in zip(*(each[:5] for each in cells), strict=True)))
 
 
-def _strike(left: Mask, against: dict[Reason, Any], counted: Counter[Reason]) -> None:
-    """Take cells out of those left, and count them by the first reason against them."""
+def _possible(grid: Grid, schedule: str, virtual_stages: Indices) -> tuple[Mask, Counter[Reason]]:
+    """Return the cells of a schedule that rules leave, and how many others there are by reason."""
+    family = next(each for each in grid.families if each.schedule == schedule)
+    layout, workload = grid.open_layout(family, virtual_stages)
+    question, cluster = grid.question, grid.question.cluster
+    against = reasons(question.model, layout, workload, cluster)
+    if question.prompts:
+        prompt = reasons(question.model, layout, question.prompt_of(layout.dp), cluster)
+        against |= {
+            reason._replace(message=f"one prompt: {reason}"): where
+            for reason, where in prompt.items()
+        }
+    left = np.ones((grid.meshes.number, len(grid.sequences), len(virtual_stages)), dtype=bool)
+    counted: Counter[Reason] = Counter()
     for reason, where in against.items():
         if np.any(where):
             struck = left & where
             counted[reason] += int(np.count_nonzero(struck))
             left ^= struck
+    return left, counted
 
 
-def _impossible(grid: Grid, layout: Layout, sequences: Any) -> dict[Reason, Any]:
-    question = grid.question
-    model, cluster = question.model, question.cluster
-    against = reasons(model, layout, question.workload_of(sequences), cluster)
-    if question.prompts:
-        prompt = reasons(model, layout, question.prompt_of(layout.dp), cluster)
-        against |= {
-            reason._replace(message=f"one prompt: {reason}"): where
-            for reason, where in prompt.items()
-        }
-    return against
-
-
-def _pairs(grid: Grid) -> tuple[Indices, Indices]:
-    """Return which meshes go with which sequences, whatever the schedule."""
-    sequences = grid.sequences.reshape(1, -1)
-    layout = replace(grid.layout(slice(None), sequences, 1, (-1, 1)), schedule="1f1b")
-    left = np.ones(grid.shape[:2], dtype=bool)
-    for where in _impossible(grid, layout, sequences).values():
-        left &= np.logical_not(where)
-    rows, columns = np.nonzero(left)
-    return rows, columns
-
-
-def _laid_out(
-    grid: Grid, pairs: tuple[Indices, Indices], virtual_stages: Indices
-) -> tuple[Layout, Workload]:
-    """Return the pairs of a grid down the first axis and virtual stages along the second."""
-    mesh, places = pairs
-    sequences = grid.sequences[places].reshape(-1, 1)
-    values: Any = grid.virtual_stages[virtual_stages].reshape(1, -1)
-    layout = grid.layout(mesh, sequences, values if values.size > 1 else values.item(), (-1, 1))
-    backend = grid.question.backend
-    return _moved(layout, backend), _moved(grid.question.workload_of(sequences), backend)
-
-
-def _moved(given: Any, backend: str) -> Any:
-    """Return a noun with its arrays on another library's device."""
-    if backend == "numpy":
-        return given
-    arrays = {name: each for name, each in vars(given).items() if is_array(each)}
-    return replace(given, **{name: to_backend(backend, each) for name, each in arrays.items()})
-
-
-class _AtPairs(NamedTuple):
-    """The possible cells of a grid, by pairs of mesh and sequences, and virtual_stages."""
-
-    grid: Grid
-    mesh: Indices
-    sequences: Indices
-    virtual_stages: Indices
-    possible: Mask
-    memory: NDArray[np.float64]
-
-    def cells(self, rows: Indices, columns: Indices) -> Cells:
-        """Return cells by their place among the pairs and virtual_stages."""
-        memory = self.memory[rows, columns]
-        return Cells(self.mesh[rows], self.sequences[rows], self.virtual_stages[columns], memory)
-
-    def smallest(self) -> Cells:
-        """Return the cell with the least memory."""
-        least = np.argmin(np.where(self.possible, self.memory, np.inf))
-        row, column = np.unravel_index([least], self.possible.shape)
-        return self.cells(row, column)
-
-    def nearly_fitting(self, rejected: Counter[Reason]) -> tuple[Indices, Indices]:
-        """Return the places of the cells that fit, or nearly; those that do not are counted."""
-        limit = self.grid.limit_bytes
-        over = self.possible & (self.memory > limit)
-        far = int(np.count_nonzero(over & (self.memory > _FAR * limit)))
-        rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
-        rejected[_BEYOND_MEMORY.reason()] += int(np.count_nonzero(over)) - far
-        rows, columns = np.nonzero(self.possible & (self.memory <= STRETCH * limit))
-        return rows, columns
-
-
-def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:
-    """Return the cells that keep all limits; of the others those that fit memory are counted."""
-    if not len(cells.mesh):
-        return cells
-    question = grid.question
+def _keeping(grid: Grid, cells: Cells) -> tuple[Cells, Counter[Reason]]:
+    """Return the cells that keep all limits, and how many others fit by the limit they break."""
+    question, rejected = grid.question, Counter[Reason]()
     fits = cells.memory_bytes <= grid.limit_bytes
     left = np.ones(len(cells.mesh), dtype=bool)
     figures = surely(question, grid.figures(cells))
@@ -330,4 +304,4 @@ def _keeping(grid: Grid, cells: Cells, rejected: Counter[Reason]) -> Cells:
         struck = left & where
         rejected[reason] += int(np.count_nonzero(struck & fits))
         left ^= struck
-    return cells if left.all() else cells.some(left)
+    return cells if left.all() else cells.some(left), rejected

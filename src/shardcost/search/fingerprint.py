@@ -19,7 +19,7 @@ import numpy as np
 from shardcost import __version__
 from shardcost.errors import BadTypeError
 from shardcost.search.question import Question
-from shardcost.search.tasks import BLOCK_CELLS, DEVICE_BLOCK_CELLS, TASK_CELLS, Want
+from shardcost.search.tasks import BLOCK_CELLS, TASK_CELLS, Want
 
 _READ: Final = frozenset({".py", ".toml"})
 _ABOVE: Final = frozenset({"calibrate", "cli", "inspect", "measure", "report", "validate", "web"})
@@ -32,7 +32,7 @@ def request_of(questions: tuple[Question, ...], want: Want) -> dict[str, Any]:
         "questions": plain(questions),
         "kept": want.most,
         "distinct": want.distinct,
-        "cut": [BLOCK_CELLS, DEVICE_BLOCK_CELLS, TASK_CELLS],
+        "cut": [BLOCK_CELLS, TASK_CELLS],
         "shardcost": [__version__, package_digest()],
         "numpy": np.__version__,
     }

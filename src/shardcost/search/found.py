@@ -124,6 +124,8 @@ class Found(Displayed):
     """Layouts of the space."""
     feasible: int
     """Of those, that are possible, fit and keep all limits."""
+    skipped: int
+    """Of the feasible ones, those that a lower bound of their time ruled out: not priced."""
     seconds: float
     rejected: Mapping[Reason, int]
     """The others, by the first reason against each; most frequent first."""
@@ -201,6 +203,7 @@ class Found(Displayed):
             questions=tuple(questions),
             considered=part.considered + contradictions.total(),
             feasible=part.feasible,
+            skipped=part.skipped,
             seconds=seconds,
             rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0].message))),
             best=(_distinct if distinct else tuple)(candidates(part.best))[:top],

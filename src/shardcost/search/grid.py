@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ from shardcost.layout import Layout
 from shardcost.search.objectives import Figures
 from shardcost.search.parts import Columns, best_rows, distinct_rows, front_rows
 from shardcost.search.question import Block, Question
-from shardcost.workload import Train
+from shardcost.search.space import Family
+from shardcost.workload import Train, Workload
 
 Indices = NDArray[np.intp]
 
@@ -20,6 +22,8 @@ Indices = NDArray[np.intp]
 class Cells(NamedTuple):
     """Cells in a row: where each is on the grid, and what is known of it."""
 
+    family: Indices
+    """Which of the block's families."""
     mesh: Indices
     sequences: Indices
     virtual_stages: Indices
@@ -34,50 +38,45 @@ class Cells(NamedTuple):
 
 
 class Grid:
-    """One block: its meshes, its sizes, and what stands for all of its cells."""
+    """One block: its families, its meshes, its sizes."""
 
     def __init__(self, question: Question, block: Block) -> None:
         self.question, self.block = question, block
-        self.family = question.families[block.family]
-        self.software = question.runs(block.family)
+        self.families = [question.families[number] for number in block.families]
         self.meshes = question.meshes.some(slice(block.start, block.stop))
         self.sequences = np.array(question.sequences)
-        self.virtual_stages = np.array(question.virtual_stages(block.family))
+        self.virtual_stages = np.array(question.space.virtual_stages or (1,))
+        """Of all schedules."""
         self.training = isinstance(question.workload, Train)
         share = 1 - question.constraints.memory_headroom
         self.limit_bytes = question.cluster.device.memory_bytes * share
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Meshes, sequences, virtual_stages."""
-        return self.meshes.number, len(self.sequences), len(self.virtual_stages)
+    def virtual_stages_of(self, schedule: str) -> Indices:
+        """Return which virtual stages a schedule may have, by their place among all of them."""
+        return np.flatnonzero(
+            np.isin(self.virtual_stages, self.question.virtual_stages(schedule))
+        )
 
-    @property
-    def open_sequences(self) -> NDArray[np.int64]:
-        """Sequences along the second of three axes."""
-        return self.sequences.reshape(1, -1, 1)
-
-    @property
-    def open_layout(self) -> Layout:
-        """All cells: meshes along the first axis, sequences the second, virtual stages third."""
-        virtual_stages = self.virtual_stages.reshape(1, 1, -1)
-        return self.layout(slice(None), self.open_sequences, virtual_stages, (-1, 1, 1))
-
-    def layout(
-        self, mesh: Any, sequences: Any, virtual_stages: Any, shape: tuple[int, ...]
-    ) -> Layout:
-        """Return layouts with some meshes, shaped, and with values of the other axes."""
-        degrees = {
-            name: column[mesh].reshape(shape)
-            for name, column in self.meshes._asdict().items()
-            if name != "gpus"
+    def layout(self, family: Family, mesh: Any, sequences: Any, virtual_stages: Any) -> Layout:
+        """Return layouts of a family with some meshes and with values of the other axes."""
+        degrees: dict[str, Any] = {
+            name: column[mesh] for name, column in self.meshes._asdict().items() if name != "gpus"
         }
         if self.block.stop <= self.question.whole_sequences:
             degrees["cp"] = 1
         if self.question.space.ep == (1,):
             degrees["ep"] = 1
         micro_batch = sequences if self.training else 1
-        return self.family.layout(**degrees, micro_batch=micro_batch, virtual_stages=virtual_stages)
+        return family.layout(**degrees, micro_batch=micro_batch, virtual_stages=virtual_stages)
+
+    def open_layout(self, family: Family, virtual_stages: Indices) -> tuple[Layout, Workload]:
+        """Return all cells of a family: meshes along the first axis, sequences along the second,
+        virtual stages along the third.
+        """
+        sequences = self.sequences.reshape(1, -1, 1)
+        mesh = np.arange(self.meshes.number).reshape(-1, 1, 1)
+        layout = self.layout(family, mesh, sequences, self.virtual_stages[virtual_stages])
+        return layout, self.question.workload_of(sequences)
 
     def figures(self, cells: Cells) -> Figures:
         """Return what objectives and limits look at."""
@@ -94,28 +93,42 @@ class Grid:
         """Return the figure that is to be small."""
         return self.question.objective.score(self.figures(cells), self.question.cluster)
 
+    @cached_property
+    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Of each family, the number of its first cell, how many virtual stages it has, and the
+        place of each among those.
+        """
+        own = [self.virtual_stages_of(family.schedule) for family in self.families]
+        places = np.zeros((len(own), len(self.virtual_stages)), dtype=np.int64)
+        for row, chosen in zip(places, own, strict=True):
+            row[chosen] = np.arange(len(chosen))
+        first = np.array([self.question.first_cells[number] for number in self.block.families])
+        return first, np.array([len(chosen) for chosen in own]), places
+
     def numbers(self, cells: Cells) -> Any:
         """Return the cells' numbers in the whole question."""
+        first, widths, places = self._numbering
         row = (self.block.start + cells.mesh) * len(self.sequences) + cells.sequences
-        first = self.question.first_cells[self.block.family]
-        return first + row * len(self.virtual_stages) + cells.virtual_stages
+        place = places[cells.family, cells.virtual_stages]
+        return first[cells.family] + row * widths[cells.family] + place
 
     def best(self, cells: Cells, most: int, *, distinct: bool = False) -> Columns:
         """Return the best cells as a table: of all, or near the best of each of the best meshes."""
         if not len(cells.mesh):
             return {}
-        score, ties = self.score(cells), self._ties(cells)
+        score, ties = self.score(cells), self.ties(cells)
         if distinct:
             return self.columns(cells.some(distinct_rows(score, cells.mesh, ties, most)))
         return self.columns(cells.some(best_rows(score, ties, most)))
 
-    def _ties(self, cells: Cells) -> tuple[Any, ...]:
+    def ties(self, cells: Cells) -> tuple[Any, ...]:
+        """Return what decides between cells that are equally good."""
         return self.meshes.gpus[cells.mesh], cells.memory_bytes, self.numbers(cells)
 
     def front(self, cells: Cells) -> Columns:
         """Return the cells that no other beats in both figures of the question's plane."""
         plane = self.question.plane(self.figures(cells))
-        return self.columns(cells.some(front_rows(*plane, self._ties(cells))))
+        return self.columns(cells.some(front_rows(*plane, self.ties(cells))))
 
     def columns(self, cells: Cells) -> Columns:
         """Return cells as a table."""
@@ -124,7 +137,7 @@ class Grid:
         found: Columns = {
             "cell": self.numbers(cells),
             "question": np.full(len(sequences), self.question.number),
-            "family": np.full(len(sequences), self.block.family),
+            "family": np.array(self.block.families)[cells.family],
             **{name: column[cells.mesh] for name, column in self.meshes._asdict().items()},
             "micro_batch": sequences if self.training else ones,
             "batch": ones if self.training else sequences,
@@ -137,20 +150,43 @@ class Grid:
         found |= {"time_s": cells.time_s, "score": self.score(cells), "x": x, "y": y}
         return found if cells.ttft_s is None else found | {"ttft_s": cells.ttft_s}
 
+    @cached_property
+    def axes(self) -> dict[str, tuple[str, list[Any], NDArray[np.intp]]]:
+        """Every axis of the layouts: the column of `Cells` that it depends on, its values, and
+        which of them each place of that column has.
+        """
+        axes: dict[str, tuple[str, list[Any], NDArray[np.intp]]] = {}
+        for name, column in self.meshes._asdict().items():
+            values, where = np.unique(column, return_inverse=True)
+            axes[name] = "mesh", values.tolist(), where.reshape(-1)
+        for name, sizes in (
+            ("micro_batch" if self.training else "batch", self.sequences),
+            ("virtual_stages", self.virtual_stages),
+        ):
+            place = "virtual_stages" if name == "virtual_stages" else "sequences"
+            axes[name] = place, sizes.tolist(), np.arange(len(sizes))
+        for name in Family._fields:
+            values = list(dict.fromkeys(getattr(each, name) for each in self.families))
+            which = [values.index(getattr(each, name)) for each in self.families]
+            axes[name] = "family", values, np.array(which)
+        return axes
 
-def by_axis(grid: Grid, cells: Cells) -> Iterator[tuple[tuple[str, Any], float]]:
-    """Yield the best score with each value of each axis."""
-    score = grid.score(cells)
-    best = [np.full(size, np.inf) for size in grid.shape]
-    for least, places in zip(best, cells[:3], strict=True):
-        np.minimum.at(least, places, score)
-    for name, values in grid.meshes._asdict().items():
-        for value in np.unique(values):
-            yield (name, int(value)), float(best[0][values == value].min())
-    sequences = "micro_batch" if grid.training else "batch"
-    sizes = ((sequences, grid.sequences), ("virtual_stages", grid.virtual_stages))
-    for (name, values), least in zip(sizes, best[1:], strict=True):
-        for value, most in zip(values, least, strict=True):
-            yield (name, int(value)), float(most)
-    for name, value in {**grid.family._asdict(), **grid.question.own}.items():
-        yield (name, value), float(score.min())
+    def by_axis(self, cells: Cells) -> Iterator[tuple[tuple[str, Any], float]]:
+        """Yield the best score with each value of each axis; infinite where there is none."""
+        score = self.score(cells)
+        sizes = (
+            ("family", len(self.families)),
+            ("mesh", self.meshes.number),
+            ("sequences", len(self.sequences)),
+            ("virtual_stages", len(self.virtual_stages)),
+        )
+        least = {}
+        for place, size in sizes:
+            least[place] = np.full(size, np.inf)
+            np.minimum.at(least[place], getattr(cells, place), score)
+        for name, (place, values, which) in self.axes.items():
+            best = np.full(len(values), np.inf)
+            np.minimum.at(best, which, least[place])
+            yield from zip(((name, value) for value in values), best.tolist(), strict=True)
+        for name, value in self.question.own.items():
+            yield (name, value), float(score.min())

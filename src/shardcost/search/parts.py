@@ -32,6 +32,8 @@ class Part:
 
     considered: int = 0
     feasible: int = 0
+    skipped: int = 0
+    """Of the feasible cells, those whose lower bound of the time rules them out: not priced."""
     rejected: Counter[Reason] = field(default_factory=Counter)
     best: Columns = field(default_factory=dict)
     """By score, best first; of a search for distinct layouts with the variants of each."""
@@ -60,6 +62,7 @@ def joined(parts: Sequence[Part], most: int = KEPT, *, distinct: bool = False) -
     return Part(
         considered=sum(part.considered for part in parts),
         feasible=sum(part.feasible for part in parts),
+        skipped=sum(part.skipped for part in parts),
         rejected=rejected,
         best=distinct_of(best, most) if distinct else best_of(best, most),
         front=front_of(stacked([part.front for part in parts])),

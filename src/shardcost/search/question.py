@@ -30,13 +30,26 @@ _DEGREE: Final = Rule("degree_not_a_divisor_of_gpus", "{}={} does not divide the
 _NO_MESH: Final = Rule("degrees_never_make_gpus", "tp x cp x pp x dp never makes {} GPUs")
 _MIXER: Final = 2654435761
 """Knuth's multiplier for 32 bits (The Art of Computer Programming, vol. 3, section 6.4)."""
+SHAPING: Final = (
+    "scheme",
+    "context_scheme",
+    "sequence_parallel",
+    "shard_degree",
+    "etp",
+    "redundant_experts",
+    "recompute_layers",
+    "recompute_method",
+    "first_stage_layers",
+    "last_stage_layers",
+)
+"""Choices that change which layouts are possible, whatever the schedule."""
 
 
 class Block(NamedTuple):
-    """Some meshes of one family, with all sizes."""
+    """Some meshes of some families, with all sizes."""
 
-    family: int
-    """Which of the question's families."""
+    families: tuple[int, ...]
+    """Which of the question's: all that share the choices `SHAPING`."""
     start: int
     """The first mesh, and the one after the last."""
     stop: int
@@ -56,8 +69,6 @@ class Question:
     """As it was asked for: None where an axis is free."""
     constraints: Constraints = field(default_factory=Constraints)
     objective: Objective = field(default_factory=Objective)
-    backend: str = "numpy"
-    """The library whose arrays the formulas run on."""
     number: int = 0
     """Which of several questions of one search, and the number of its first cell."""
     first_cell: int = 0
@@ -123,12 +134,11 @@ class Question:
         """Every combination of choices."""
         return self.space.families()
 
-    def runs(self, family: int) -> Software:
+    def runs(self, family: Family) -> Software:
         """Return the software with a family's overlap, the same object for the same overlap."""
-        own = self.families[family]
-        if own.overlap not in self._softwares:
-            self._softwares[own.overlap] = own.software(self.software)
-        return self._softwares[own.overlap]
+        if family.overlap not in self._softwares:
+            self._softwares[family.overlap] = family.software(self.software)
+        return self._softwares[family.overlap]
 
     @cached_property
     def _softwares(self) -> dict[tuple[str, bool], Software]:
@@ -167,23 +177,24 @@ class Question:
         space = self.space
         return (space.micro_batch if isinstance(self.workload, Train) else space.batch) or (1,)
 
-    def virtual_stages(self, family: int) -> tuple[int, ...]:
-        """Return the values of a family's third axis: more than one model chunk are interleaved."""
-        asked = self.space.virtual_stages or (1,)
-        interleaved = self.families[family].schedule == "interleaved"
-        chosen = tuple(each for each in asked if (each > 1) == interleaved)
+    def virtual_stages(self, schedule: str) -> tuple[int, ...]:
+        """Return the virtual stages of a schedule: more than one are interleaved."""
+        asked: tuple[int, ...] = self.space.virtual_stages or (1,)
+        chosen = tuple(each for each in asked if (each > 1) == (schedule == "interleaved"))
         return chosen or asked
+
+    def _cells_per_mesh(self, family: int) -> int:
+        return len(self.sequences) * len(self.virtual_stages(self.families[family].schedule))
 
     def cells_in(self, block: Block) -> int:
         """Return how many cells a block has."""
-        meshes = block.stop - block.start
-        return meshes * len(self.sequences) * len(self.virtual_stages(block.family))
+        return (block.stop - block.start) * sum(map(self._cells_per_mesh, block.families))
 
     @cached_property
     def first_cells(self) -> list[int]:
         """The number of each family's first cell, and of the first cell after all of them."""
-        every = (Block(each, 0, self.meshes.number) for each in range(len(self.families)))
-        sizes = map(self.cells_in, every)
+        meshes = self.meshes.number
+        sizes = (meshes * self._cells_per_mesh(each) for each in range(len(self.families)))
         return list(accumulate(sizes, initial=self.first_cell))
 
     @property
@@ -221,14 +232,17 @@ class Question:
         return figures.time_s, figures.gpus if several else figures.memory_bytes
 
     def blocks(self, most_cells: int) -> Iterator[Block]:
-        """Yield the blocks, each of at most so many cells and one kind of attention.
+        """Yield the blocks, each of one kind of attention and, if meshes are few enough, of at
+        most so many cells.
 
-        A rank with the whole sequence attends in another way than one with a part of it. All
-        families of some meshes follow each other: they share what their operations cost.
+        A rank with the whole sequence attends in another way than one with a part of it. Families
+        that are possible on the same meshes are priced together: they share nearly everything.
         """
-        each = max(len(self.virtual_stages(family)) for family in range(len(self.families)))
-        step = max(1, most_cells // (each * len(self.sequences)))
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number, family in enumerate(self.families):
+            alike.setdefault(tuple(getattr(family, name) for name in SHAPING), []).append(number)
         for first, last in ((0, self.whole_sequences), (self.whole_sequences, self.meshes.number)):
-            for start in range(first, last, step):
-                for family in range(len(self.families)):
-                    yield Block(family, start, min(start + step, last))
+            for families in map(tuple, alike.values()):
+                step = max(1, most_cells // sum(map(self._cells_per_mesh, families)))
+                for start in range(first, last, step):
+                    yield Block(families, start, min(start + step, last))

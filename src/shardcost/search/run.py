@@ -47,7 +47,7 @@ def search(
     software: GivenSoftware | Sequence[GivenSoftware] | None = None,
     top: int = 20,
     distinct: bool = False,
-    backend: str = "numpy",
+    exhaustive: bool = False,
     engine: str = "local",
     jobs: int = 1,
     address: str | None = None,
@@ -79,7 +79,10 @@ def search(
         top: How many of the best to return.
         distinct: Return the best of each set of degrees only, on each machine and for each of
             the other axes beside the layout; how many others come near it is counted.
-        backend: The library whose arrays the formulas run on.
+        exhaustive: Price every feasible layout. Otherwise those are left out whose lower bound of
+            the time is above all that is returned; the result is the same, and `Found.skipped`
+            counts them. A search with `out` prices all, and so does one with limits on time or
+            rate.
         engine: Where it runs: ``local`` in this process, ``processes``, or ``ray``.
         jobs: Processes at a time, or workers of a Ray that is started for the search.
         address: Of a Ray that runs already.
@@ -101,10 +104,9 @@ def search(
         constraints=limits,
         objective=Objective.of(objective, price_per_gpu_hour),
         software=software,
-        backend=backend,
     )
     started = time.perf_counter()
-    want = Want(max(top, KEPT), table=out is not None, distinct=distinct)
+    want = Want(max(top, KEPT), table=out is not None, distinct=distinct, exhaustive=exhaustive)
     run = engine_of(engine, jobs, address)
     with Store.opened(out, questions, want, overwrite=overwrite) as store:
         part, resumed = _ran(questions, want, run, store, progress)

@@ -258,42 +258,49 @@ def _values(name: str, given: Any) -> tuple[Any, ...] | None:
     return tuple(dict.fromkeys(AXES[name].rule(f"axis {name}", each) for each in values))
 
 
-def duplicates(layout: Layout, space: Space, family: Family) -> dict[Reason, Any]:
-    """Return where a layout does what another one of the space does, by the choice to blame.
+class Duplicates:
+    """Where a family's layouts do what others of the space do, by the choice to blame.
 
     A choice that changes nothing is priced once: with the first of its values.
     """
-    replicas = layout.dp * layout.cp
-    same = {}
-    alone = {
-        "sequence_parallel": ("sequence parallelism without tp", layout.tp == 1),
-        "scheme": ("a partition scheme without tp", layout.tp == 1),
-        "tp_overlap": ("overlap of tp without tp", layout.tp == 1),
-        "etp": ("an expert tensor degree without tp", layout.tp == 1),
-        "dispatch": ("a dispatch without ep", layout.ep == 1),
-        "expert_overlap": ("overlap of experts without ep", layout.ep == 1),
-        "zero": ("a ZeRO stage without replicas", replicas == 1),
-        "dp_overlap": ("overlap of gradients without replicas", replicas == 1),
-        "context_scheme": ("a context scheme without cp", layout.cp == 1),
-        "schedule": ("a schedule without pp", layout.pp == 1),
-    }
-    for choice, (what, where) in alone.items():
-        if getattr(family, choice) != getattr(space, choice)[0]:
-            same[what] = where
-    if family.schedule == "interleaved" and "1f1b" in (space.schedule or ()):
-        same["interleaving with one virtual stage"] = layout.virtual_stages == 1
-    earlier = space.order[: space.order.index(family.order)]
-    if earlier:
-        where = reduce(or_, (_same_place(layout, order) for order in earlier))
-        same["an order that places no group elsewhere"] = where
-    return {_SAME_LAYOUT.reason(what): where for what, where in same.items()}
 
+    def __init__(self, space: Space, meshes: Meshes) -> None:
+        self.space, self.meshes = space, meshes
+        replicas = meshes.dp * meshes.cp
+        self._alone = {
+            "sequence_parallel": ("sequence parallelism without tp", meshes.tp == 1),
+            "scheme": ("a partition scheme without tp", meshes.tp == 1),
+            "tp_overlap": ("overlap of tp without tp", meshes.tp == 1),
+            "etp": ("an expert tensor degree without tp", meshes.tp == 1),
+            "dispatch": ("a dispatch without ep", meshes.ep == 1),
+            "expert_overlap": ("overlap of experts without ep", meshes.ep == 1),
+            "zero": ("a ZeRO stage without replicas", replicas == 1),
+            "dp_overlap": ("overlap of gradients without replicas", replicas == 1),
+            "context_scheme": ("a context scheme without cp", meshes.cp == 1),
+            "schedule": ("a schedule without pp", meshes.pp == 1),
+        }
 
-def _same_place(layout: Layout, other: str) -> Any:
-    """Return where another order puts every group of more than one rank at the same place."""
-    mine, theirs = (order.split("-") for order in (layout.order, other))
-    same: Any = True
-    for one, two in combinations(mine, 2):
-        if theirs.index(one) > theirs.index(two):
-            same = same & ((getattr(layout, one) == 1) | (getattr(layout, two) == 1))
-    return same
+    def of(self, family: Family) -> dict[Reason, NDArray[np.bool_]]:
+        """Return which meshes are duplicates in a family, by reason."""
+        space, same = self.space, {}
+        for choice, (what, where) in self._alone.items():
+            if getattr(family, choice) != getattr(space, choice)[0]:
+                same[what] = where
+        if family.schedule == "interleaved" and "1f1b" in (space.schedule or ()):
+            # Of several values interleaving has those above 1 (`Question.virtual_stages`).
+            once = set(space.virtual_stages or ()) == {1}
+            same["interleaving with one virtual stage"] = np.full(self.meshes.number, once)
+        earlier = space.order[: space.order.index(family.order)]
+        if earlier:
+            where = reduce(or_, (self._same_place(family.order, order) for order in earlier))
+            same["an order that places no group elsewhere"] = where
+        return {_SAME_LAYOUT.reason(what): where for what, where in same.items()}
+
+    def _same_place(self, order: str, other: str) -> NDArray[np.bool_]:
+        """Return where two orders put every group of more than one rank at the same place."""
+        mine, theirs = (each.split("-") for each in (order, other))
+        same = np.ones(self.meshes.number, dtype=bool)
+        for one, two in combinations(mine, 2):
+            if theirs.index(one) > theirs.index(two):
+                same &= (getattr(self.meshes, one) == 1) | (getattr(self.meshes, two) == 1)
+        return same
