@@ -35,7 +35,7 @@ from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, Space
 from shardcost.search.store import Store, part_of_summary, summary_of
 from shardcost.search.table import packed, schema_of
-from shardcost.search.tasks import Want, answer_of, answered, tasks_of
+from shardcost.search.tasks import Runner, Want, tasks_of
 
 MODELS = ("llama3-8b", "mixtral-8x7b")
 WORK = Train(global_batch=64, sequence_length=4096)
@@ -564,8 +564,9 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path, whole: pl.DataFram
 
 def test_a_part_survives_its_summary() -> None:
     questions = _questions()
+    runner = Runner(questions, Want(8, False))
     for task in tasks_of(questions):
-        part = answer_of(questions[task.question], task, Want(8, False))
+        part = runner.part(task)
         again = part_of_summary(summary_of(part))
         assert summary_of(again) == summary_of(part)
         for name in ("best", "front", "beyond", "smallest"):
@@ -576,8 +577,8 @@ def test_a_part_survives_its_summary() -> None:
 def test_answers_are_small() -> None:
     questions = _questions()
     task = next(tasks_of(questions))
-    answer = answered(questions, task, Want(64, True))
-    table = answer_of(questions[0], task, Want(64, True)).table
+    runner = Runner(questions, Want(64, True))
+    answer, table = runner.answer(task), runner.part(task).table
     assert not answer.part.table
     assert len(answer.rows) < sum(each.nbytes for each in table.values()) / 3
     assert answer.rows == packed(questions, 0, table)

@@ -125,7 +125,7 @@ class Layout(Noun):
     last_stage_layers: Count | None = whole(default=None)
     """Layers of the last pipeline stage, likewise."""
     schedule: str = one_of("1f1b", "interleaved", "zero_bubble", default="1f1b")
-    zero: int = whole(default=0, least=0)
+    zero: Count = whole(default=0, least=0)
     """ZeRO stage: what data parallelism shards (1: optimizer, 2: gradients, 3: weights)."""
     scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
     """How tensor parallelism partitions a matrix product."""
@@ -177,7 +177,7 @@ class Layout(Noun):
 
     def check(self) -> None:
         """One layout asked for by itself must be possible; an array of them is masked instead."""
-        if self.zero > 3:
+        if not is_array(self.zero) and self.zero > 3:
             raise BadValueError("Layout.zero", self.zero, "a ZeRO stage from 0 to 3")
         for rule, values, where in self.broken_rules():
             if not is_array(where) and where:

@@ -76,7 +76,9 @@ def parser() -> options.Parser:
     running.add_argument("--jobs", metavar="N", help="processes at a time (one per core)")
     running.add_argument("--address", metavar="HOST", help="of a Ray cluster (one of its own)")
     running.add_argument(
-        "--array-backend", metavar="NAME", default="numpy", help="numpy, torch or cupy (numpy)"
+        "--exhaustive",
+        action="store_true",
+        help="price every feasible layout, also those that a lower bound of the time rules out",
     )
     options.add_workload(parser, several=True, others=_LOAD)
     options.add_options(parser.add_argument_group("a whole training run"), RUN)
@@ -173,7 +175,7 @@ def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
             **request,
             top=max(top, PRICED),
             distinct=bool(given.distinct),
-            backend=given.array_backend,
+            exhaustive=given.exhaustive,
             progress=progress,
             **_engine(given),
         )

@@ -656,7 +656,7 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     for column in columns:
         mixed = (mixed ^ column.astype(float).view(np.uint64)) * np.uint64(_MIXER)
         mixed ^= mixed >> np.uint64(_HALF)
-    _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
+    first, back = grouped(mixed)
     if any((column[first][back] != column).any() for column in columns):
         return op, None  # two different sizes were mixed to the same number
     sizes: dict[str, Any] = {
@@ -668,18 +668,32 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
     return op._replace(**sizes), back.reshape(shape)
 
 
+def grouped(codes: Any) -> tuple[Any, Any]:
+    """Return a place of each different number of a row, and which of them each number is.
+
+    As `np.unique` does, which sorts stably to find the first places, and takes three times as long.
+    """
+    import numpy as np
+
+    order = np.argsort(codes)
+    ordered = codes[order]
+    starts = np.ones(len(codes), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=starts[1:])
+    back = np.empty(len(codes), dtype=np.intp)
+    back[order] = np.cumsum(starts) - 1
+    return order[starts], back
+
+
 def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Return a key with arrays replaced by a digest of their contents; None if none can be made."""
-    from zlib import crc32
-
     import numpy as np
 
     parts: list[Any] = []
     for each in key:
         if isinstance(each, np.ndarray):
-            # 96 bits of two functions: a cryptographic digest would take a third of a search.
-            data = each.tobytes()
-            parts += [each.shape, each.dtype.str, hash(data), crc32(data)]
+            # 64 bits: of the at most some ten thousand arrays that are kept, no two have the same.
+            # A cryptographic digest would take a third of a search.
+            parts += [each.shape, each.dtype.str, hash(each.tobytes())]
         elif is_array(each):
             return None
         else:

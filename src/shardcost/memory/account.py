@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, choose, largest, smallest
-from shardcost.checks import is_array
+from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, activation_bytes, weight_format
 from shardcost.errors import BadValueError
@@ -199,6 +199,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     state_bytes = term("state", state_bytes, "B", kept)
     weight_bytes = term("weight", weight_bytes, "B", f"in a run in {work.dtype}")
     shard = _sharded(rank, trained)
+    whole_layers = layout.zero >= 3  # gathered for a layer, and dropped after it
     setting = setting_of(rank.model, layout, work.dtype, work.sequence_length, policy, work)
     tokens = layout.micro_batch * work.sequence_length / layout.cp
     tokens = term("tokens", tokens, "", "of a micro-batch on a rank")
@@ -212,32 +213,32 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     lasting = _lasting_buffers(rank, trained, weight_bytes, tokens, setting)
     passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
     update: Any = 0  # what the update leaves behind until the next pass begins
-    if policy.update_buffers and layout.zero:
+    if policy.update_buffers and anywhere(layout.zero > 0):
         sent = (trained.total + shard) * weight_bytes
-        update = choose(layout.dp * layout.cp > 1, sent, 0)
-    if policy.gathered_ahead and layout.zero >= 3:
-        update = update + weights.total * weight_bytes
-    if policy.gradient_copies and layout.zero == 0 and gradient_bytes < _FP32:
-        update = update + trained.total * _FP32
+        update = choose((layout.zero > 0) & (layout.dp * layout.cp > 1), sent, 0)
+    if policy.gathered_ahead and anywhere(whole_layers):
+        update = update + choose(whole_layers, weights.total * weight_bytes, 0)
+    if policy.gradient_copies and anywhere(layout.zero == 0) and gradient_bytes < _FP32:
+        update = update + choose(layout.zero == 0, trained.total * _FP32, 0)
     at_update = update > activations + largest(loss, inside) + passing
     at_loss = (loss > inside) & (at_update ^ True)
     logits = choose(at_loss, loss, 0)
     activations = choose(at_update, 0, activations)
     in_pass = passing + choose(at_loss, 0, inside)
-    weights_kept = weights.total if layout.zero < 3 else _sharded(rank, weights)
-    weights_kept = weights_kept * weight_bytes
+    weights_kept = _sharded(rank, weights) if anywhere(whole_layers) else 0
+    weights_kept = choose(whole_layers, weights_kept, weights.total) * weight_bytes
     stored = weight_format(work.dtype).weight_bytes
     # Sharded weights are converted when their layer is gathered, and dropped with it.
-    if policy.narrow_weights and layout.zero < 3 and stored < activation_bytes(work.dtype):
-        narrow = rank.layer.total * stage.layers
+    if policy.narrow_weights and stored < activation_bytes(work.dtype):
+        narrow = choose(whole_layers, 0, rank.layer.total * stage.layers)
         if work.adapters:  # nothing updates them: the wide ones are not needed
             weights_kept = weights_kept - narrow * (weight_bytes - stored)
         else:  # once for each order of rows, for the GEMMs of both passes
             weights_kept = weights_kept + 2 * stored * narrow
     if work.adapters:
-        weights_kept = weights_kept + (trained.total if layout.zero < 3 else shard) * weight_bytes
-    gradients = (shard if layout.zero >= 2 else trained.total) * gradient_bytes
-    optimizer = (shard if layout.zero >= 1 else trained.total) * state_bytes
+        weights_kept = weights_kept + choose(whole_layers, shard, trained.total) * weight_bytes
+    gradients = choose(layout.zero >= 2, shard, trained.total) * gradient_bytes
+    optimizer = choose(layout.zero >= 1, shard, trained.total) * state_bytes
     states_away = layout.offload_optimizer * optimizer
     optimizer = optimizer - states_away
     fragments = activations + logits + choose(at_update, 0, in_pass)
@@ -387,10 +388,11 @@ def _passing_buffers(
     sent = tokens * setting.hidden * setting.element_bytes * setting.spread
     sent = step("sent", sent, "bytes", "hidden states between stages")
     total = choose(layout.pp > 1, 2 * sent, 0)
-    if layout.zero >= 2 and not work.adapters:
-        total = total + layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
-    if layout.zero >= 3:
-        total = total + _GATHERED_LAYERS * layer * weight_bytes
+    if anywhere(layout.zero >= 2) and not work.adapters:
+        gradients = layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
+        total = total + choose(layout.zero >= 2, gradients, 0)
+    if anywhere(layout.zero >= 3):
+        total = total + choose(layout.zero >= 3, _GATHERED_LAYERS * layer * weight_bytes, 0)
     if layout.scheme == "weight_gathered":
         total = total + choose(layout.tp > 1, layer * layout.tp * weight_bytes, 0)
     return total

@@ -86,13 +86,11 @@ def step_s(work: StepWork, schedule: str) -> Seconds:
 def least_s(
     stages: tuple[Stage, Stage, Stage], number: Any, micro_batches: Any, schedule: str
 ) -> tuple[Seconds, Seconds]:
-    """Return what a step takes at least, by its compute: on the busiest stage, and the way there.
+    """Return lower bounds of a step: a part that holds as it is, one per virtual stage of a rank.
 
-    The second divides by the virtual stages: while the first micro-batch is on its way through the
-    other stages, and the last one on its way back, the busiest has nothing to do. Under 1F1B that
-    is all that they compute for one micro-batch (see `one_f_one_b`), of their layers alone where
-    virtual stages take turns; a zero-bubble schedule fills part of it with weight gradients, and at
-    least a forward or a backward of each remains (see `zero_bubble`).
+    Each schedule's form is the longest of several chains of compute, sends and gathers. These are
+    the chains that stay on the first, on a middle or on the last stage, without what communication
+    adds to them.
 
     Args:
         stages: The compute of the first, the middle and the last stages.
@@ -100,22 +98,49 @@ def least_s(
         micro_batches: Of a step.
         schedule: Its schedule.
     """
-    layers = [each.forward_s + each.backward_input_s + each.backward_weight_s for each in stages]
-    extras = [
-        each.extra_forward_s + each.extra_backward_input_s + each.extra_backward_weight_s
-        for each in stages
-    ]
-    first, middle, last = (own + extra for own, extra in zip(layers, extras, strict=True))
-    several, inner = number > 1, number > 2
-    busiest = choose(several, largest(first, last, choose(inner, middle, 0.0)), first + extras[2])
+    work = StepWork(*stages, stages=number, micro_batches=micro_batches)
+    pipe = pipeline_of(work, schedule)
     if schedule == "1f1b":
-        way_s = first + last + (number - 2) * middle - busiest
-    elif schedule == "interleaved":
-        way_s = (number - 1) * smallest(layers[0], layers[2], choose(inner, layers[1], layers[0]))
-    else:
-        least = [largest(each.forward_s, each.backward_input_s) for each in stages]
-        way_s = (number - 1) * smallest(least[0], least[2], choose(inner, least[1], least[0]))
-    return micro_batches * busiest, choose(several, way_s, 0.0)
+        return _least_1f1b(pipe), 0.0
+    if schedule == "zero_bubble":
+        return _least_zero_bubble(pipe), 0.0
+    # The chain that stays on the last stage, and the way of one virtual stage there and back.
+    first, middle, last = pipe.first, pipe.middle, pipe.last
+    way_s = first.forward + first.backward + (number - 2) * (middle.forward + middle.backward)
+    return micro_batches * (last.whole_forward + last.whole_backward), way_s
+
+
+def _least_1f1b(pipe: Pipeline) -> Seconds:
+    """Return the longest chain on one stage, and one way through all (see `one_f_one_b`)."""
+    p, m, middle = pipe.stages, pipe.micro_batches, pipe.middle
+    parts = (pipe.first, middle, pipe.last)
+    first, inner, last = (chunk.whole_forward + chunk.whole_backward for chunk in parts)
+    few = smallest(p, m)
+    half = largest(pipe.first.whole_forward, pipe.first.whole_backward)
+    on_inner = (m - 2) * inner + largest(middle.forward, middle.backward)
+    on_stage = largest(
+        (m - 1) * last,
+        choose((p > 2) & (m > 1), on_inner, 0.0),
+        choose(p > 1, (m - few) * first + (few - 1) * half, 0.0),
+    )
+    return first + (p - 2) * inner + last + on_stage
+
+
+def _least_zero_bubble(pipe: Pipeline) -> Seconds:
+    """Return the longest chain on one stage, and the way there and back (see `zero_bubble`)."""
+    p, m, first, middle, last = *pipe[:2], pipe.first, pipe.middle, pipe.last
+    few = smallest(p, m)
+    down = first.whole_forward + (p - 2) * middle.forward + last.whole_forward
+    up = first.whole_backward + (p - 2) * middle.backward + last.whole_backward
+    turn = first.whole_forward + first.whole_backward + first.whole_weight
+    on_first = (m - few) * turn + (few - 1) * (turn - first.whole_forward) + first.whole_weight
+    on_middle = m * (middle.forward + middle.backward + middle.weight) - 2 * middle.forward
+    on_last = m * (last.whole_forward + last.whole_backward + last.whole_weight)
+    return largest(
+        down - last.whole_forward + on_last,
+        choose((p > 2) & (m > 1), down + last.whole_backward + on_middle, 0.0),
+        choose(p > 1, down + up + on_first, 0.0),
+    )
 
 
 def stage_ends(pipe: Pipeline, schedule: str) -> tuple[Seconds, ...]:

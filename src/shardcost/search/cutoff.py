@@ -30,7 +30,7 @@ def seeds(grid: Grid, bounds: Cells) -> Mask:
 
     Args:
         grid: The block.
-        bounds: Its cells, with lower bounds of their times.
+        bounds: Some of its cells, with lower bounds of their times.
     """
     score, fits = grid.score(bounds), bounds.memory_bytes <= grid.limit_bytes
     chosen = np.zeros(len(score), dtype=bool)
@@ -40,15 +40,16 @@ def seeds(grid: Grid, bounds: Cells) -> Mask:
             rows = rows[np.argpartition(score[rows], _FIRST)[:_FIRST]]
         chosen[rows] = True
     rows = np.flatnonzero(fits)
-    inside = bounds.some(rows)
-    plane = grid.question.plane(grid.figures(inside))
-    chosen[rows[front_rows(*plane, (np.arange(len(rows)),))]] = True
-    own = score[rows]
-    for place, values, which in grid.axes.values():
-        at = which[getattr(inside, place)]
-        least = np.full(len(values), inf)
-        np.minimum.at(least, at, own)
-        chosen[rows[own == least[at]]] = True
+    inside, own = bounds.some(rows), score[rows]
+    for place, least in grid.least(inside, own).items():
+        leads = np.zeros(len(least), dtype=bool)
+        for on, values, which in grid.axes.values():
+            if on == place:
+                best = np.full(len(values), inf)
+                np.minimum.at(best, which, least)
+                leads |= least == best[which]
+        at = getattr(inside, place)
+        chosen[rows[leads[at] & (own == least[at])]] = True
     return chosen
 
 

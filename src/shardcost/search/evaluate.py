@@ -38,8 +38,11 @@ _BEYOND_MEMORY: Final = Rule("does_not_fit_memory", "does not fit memory")
 _FAR_BEYOND_MEMORY: Final = Rule(
     "does_not_fit_memory_by_far", "does not fit memory by more than {:g}x"
 )
-_CHANGE_MEMORY: Final = ("recompute", "zero", "offload_activations", "offload_optimizer")
-"""Choices that change what a rank holds, beside those of `SHAPING`."""
+_WHOLE: Final = 50_000
+"""Cells that fit up to which pricing all takes no longer than finding out which may be left out."""
+_CHANGE_MEMORY: Final = ("recompute", "offload_activations", "offload_optimizer")
+"""Choices that change what a rank holds, beside its shape and the ZeRO stage, which is an
+axis of its own in the formulas of memory."""
 
 Mask = NDArray[np.bool_]
 
@@ -84,19 +87,23 @@ def part_of(
         )
 
     times = (TrainingTimes if grid.training else ServingTimes)(grid, cells)
+    rows = np.arange(len(cells.mesh))
     if known is not None and isinstance(times, TrainingTimes):
-        # The most promising cells first: what they take decides which others may be better.
-        bounds = cells._replace(time_s=times.least_s())
-        first = np.flatnonzero(seeds(grid, bounds))
-        start = amounts_to(cells.some(first)._replace(**times.exact_s(first)))
-        best = joined((known, start), most, distinct=distinct)
-        left = Cutoff(grid, best, most, distinct=distinct).passed(bounds)
-        left[first] = True
-        rows = np.flatnonzero(left)
-        fits = cells.memory_bytes <= grid.limit_bytes
-        part = replace(part, skipped=int(np.count_nonzero(fits & ~left)))
-    else:
-        rows = np.arange(len(cells.mesh))
+        for recomputed in (False, True):
+            if len(rows) <= _WHOLE:
+                break
+            bounds = cells.some(rows)._replace(time_s=times.least_s(rows, recomputed=recomputed))
+            passed = Cutoff(grid, known, most, distinct=distinct).passed(bounds)
+            rows, bounds = rows[passed], bounds.some(passed)
+            if not recomputed and len(rows) > _WHOLE:
+                # The most promising first: what they take decides which others may be better.
+                first = rows[seeds(grid, bounds)]
+                start = amounts_to(cells.some(first)._replace(**times.exact_s(first)))
+                known = joined((known, start), most, distinct=distinct)
+                rows = rows[Cutoff(grid, known, most, distinct=distinct).passed(bounds)]
+        fits = np.count_nonzero(cells.memory_bytes <= grid.limit_bytes)
+        priced_fits = np.count_nonzero(cells.memory_bytes[rows] <= grid.limit_bytes)
+        part = replace(part, skipped=int(fits - priced_fits))
     priced = cells.some(rows)._replace(**times.exact_s(rows))
     kept, rejected = _keeping(grid, priced)
     return replace(
@@ -160,6 +167,8 @@ class _Fitting:
         duplicates = Duplicates(grid.question.space, grid.meshes)
         for number, family in enumerate(grid.families):
             ruled = self._ruled[family.schedule]
+            if not len(ruled.pair):
+                continue
             alive = self._alive(ruled, self._by_pair(duplicates.of(family)), rejected)
             if alive is not None and not alive.any():
                 continue
@@ -238,11 +247,12 @@ class _Fitting:
     def _held_by(self, family: Family) -> _Held:
         """Return what ranks hold in the cells of a family's schedule."""
         choices = tuple(getattr(family, name) for name in _CHANGE_MEMORY)
-        key = (family.schedule, *choices)
+        key = (family.schedule, family.zero, *choices)
         if key not in self._held:
             if choices not in self._memory:
                 self._memory[choices] = self._memory_bytes(family)
-            memory = self._memory[choices][self._ruled[family.schedule].place]
+            stage = self.grid.question.space.zero.index(family.zero)
+            memory = self._memory[choices][stage, self._ruled[family.schedule].place]
             limit = self.grid.limit_bytes
             self._held[key] = _Held(
                 memory,
@@ -253,16 +263,19 @@ class _Fitting:
         return self._held[key]
 
     def _memory_bytes(self, family: Family) -> NDArray[np.float64]:
-        """Return what ranks hold at their peak, cell by cell."""
+        """Return what ranks hold at their peak: one row for each ZeRO stage, cell by cell."""
         grid, question = self.grid, self.grid.question
         sequences = grid.sequences[self.sequences[self._pair]]
         virtual_stages = grid.virtual_stages[self._virtual_stages]
         layout = grid.layout(family, self.mesh[self._pair], sequences, virtual_stages)
+        stages = np.array(question.space.zero)
+        if grid.training:
+            layout = replace(layout, zero=stages.reshape(-1, 1))
         software = question.runs(family)
         machine = machine_of(question.cluster, software)
         workload = question.workload_of(sequences)
         peak = footprint(question.model, machine, layout, workload, software).peak_bytes
-        return np.broadcast_to(peak, self._pair.shape)
+        return np.broadcast_to(peak, (len(stages), *self._pair.shape))
 
 
 def _stacked(cells: list[Cells]) -> Cells:

@@ -140,7 +140,7 @@ class Found(Displayed):
     smallest: Candidate | None
     """The one with the least memory of all that are possible, whether it fits or not."""
     by_axis: Mapping[str, Mapping[Any, float]]
-    """The best score with each value of each axis; infinite where nothing is feasible."""
+    """The best score with each value of each axis with which something is feasible."""
     resumed: int = 0
     """Tasks whose results an earlier run of the same search had left behind."""
 

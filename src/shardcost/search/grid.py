@@ -171,22 +171,28 @@ class Grid:
             axes[name] = "family", values, np.array(which)
         return axes
 
+    def least(self, cells: Cells, score: Any) -> dict[str, NDArray[np.float64]]:
+        """Return the best score at each place of each column that axes depend on."""
+        sizes = {
+            "family": len(self.families),
+            "mesh": self.meshes.number,
+            "sequences": len(self.sequences),
+            "virtual_stages": len(self.virtual_stages),
+        }
+        least = {place: np.full(size, np.inf) for place, size in sizes.items()}
+        for place, best in least.items():
+            np.minimum.at(best, getattr(cells, place), score)
+        return least
+
     def by_axis(self, cells: Cells) -> Iterator[tuple[tuple[str, Any], float]]:
-        """Yield the best score with each value of each axis; infinite where there is none."""
+        """Yield the best score with each value of each axis that some cell has."""
         score = self.score(cells)
-        sizes = (
-            ("family", len(self.families)),
-            ("mesh", self.meshes.number),
-            ("sequences", len(self.sequences)),
-            ("virtual_stages", len(self.virtual_stages)),
-        )
-        least = {}
-        for place, size in sizes:
-            least[place] = np.full(size, np.inf)
-            np.minimum.at(least[place], getattr(cells, place), score)
+        least = self.least(cells, score)
         for name, (place, values, which) in self.axes.items():
             best = np.full(len(values), np.inf)
             np.minimum.at(best, which, least[place])
-            yield from zip(((name, value) for value in values), best.tolist(), strict=True)
+            for value, most in zip(values, best.tolist(), strict=True):
+                if most < np.inf:
+                    yield (name, value), most
         for name, value in self.question.own.items():
             yield (name, value), float(score.min())

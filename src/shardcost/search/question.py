@@ -30,26 +30,13 @@ _DEGREE: Final = Rule("degree_not_a_divisor_of_gpus", "{}={} does not divide the
 _NO_MESH: Final = Rule("degrees_never_make_gpus", "tp x cp x pp x dp never makes {} GPUs")
 _MIXER: Final = 2654435761
 """Knuth's multiplier for 32 bits (The Art of Computer Programming, vol. 3, section 6.4)."""
-SHAPING: Final = (
-    "scheme",
-    "context_scheme",
-    "sequence_parallel",
-    "shard_degree",
-    "etp",
-    "redundant_experts",
-    "recompute_layers",
-    "recompute_method",
-    "first_stage_layers",
-    "last_stage_layers",
-)
-"""Choices that change which layouts are possible, whatever the schedule."""
 
 
 class Block(NamedTuple):
     """Some meshes of some families, with all sizes."""
 
     families: tuple[int, ...]
-    """Which of the question's: all that share the choices `SHAPING`."""
+    """Which of the question's: all of one `Family.shape`."""
     start: int
     """The first mesh, and the one after the last."""
     stop: int
@@ -240,7 +227,7 @@ class Question:
         """
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, family in enumerate(self.families):
-            alike.setdefault(tuple(getattr(family, name) for name in SHAPING), []).append(number)
+            alike.setdefault(family.shape, []).append(number)
         for first, last in ((0, self.whole_sequences), (self.whole_sequences, self.meshes.number)):
             for families in map(tuple, alike.values()):
                 step = max(1, most_cells // sum(map(self._cells_per_mesh, families)))

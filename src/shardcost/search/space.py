@@ -47,6 +47,20 @@ CHOICES: Final = tuple(name for name in AXES if name not in {*DEGREES, *SIZES})
 SOFTWARE_CHOICES: Final = tuple(name for name in CHOICES if Software in AXES[name].nouns)
 _SAME_LAYOUT: Final = Rule("same_layout", "the same layout twice: {}")
 LAYOUT_CHOICES: Final = tuple(name for name in CHOICES if Layout in AXES[name].nouns)
+SHAPING: Final = (
+    "scheme",
+    "context_scheme",
+    "sequence_parallel",
+    "shard_degree",
+    "etp",
+    "redundant_experts",
+    "recompute_layers",
+    "recompute_method",
+    "first_stage_layers",
+    "last_stage_layers",
+    "expert_overlap",
+)
+"""Choices that change which layouts are possible, whatever the schedule."""
 
 
 def _usual(option: Option) -> Any:
@@ -171,6 +185,14 @@ class Family(_Choices):  # type: ignore[misc]
     def layout(self, **numbers: Any) -> Layout:
         """Return a layout of the family."""
         return Layout(**{name: getattr(self, name) for name in LAYOUT_CHOICES}, **numbers)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The choices that change which layouts are possible, whatever the schedule."""
+        # Recomputation only has rules with layers of its own, or of other schemes than 1d.
+        ruled = self.recompute_layers is not None or self.scheme != "1d"
+        own = (self.recompute,) if ruled else ()
+        return *(getattr(self, name) for name in SHAPING), *own
 
     @property
     def overlap(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ the formulas, and the schedule runs on a plain row of cells.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from shardcost.checks import is_array
 from shardcost.estimate.ledger import Ledger, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
 from shardcost.estimate.placement import places
-from shardcost.estimate.price import NOTHING, Prices
+from shardcost.estimate.price import NOTHING, Prices, grouped
 from shardcost.estimate.step import ledger_of
 from shardcost.layout import Layout
 from shardcost.machine import machine_of
@@ -42,11 +42,11 @@ CHANGE_LAYERS: Final = (
     "tp_overlap",
     "routing",
     "dispatch",
-    "expert_overlap",
 )
-"""Choices that change what a layer does or takes, beside those of `SHAPING`."""
+"""Choices that change what a layer does or takes, beside the shape of a family."""
 CHANGE_ONCE: Final = ("order", "zero", "dp_overlap", "offload_optimizer", "offload_update")
 """Choices that change what happens once a step or between stages, whatever the schedule."""
+_LEAST_WORK: Final[dict[str, Any]] = {"recompute": "none", "offload_activations": 0.0}
 _IDLE: Final = Piece("", (), PassTime(), PassTime(), PassTime())
 _CLOSE: Final = 1 - 1e-9
 """A bound is a sum in another order than the time: rounding must not lift it above."""
@@ -59,7 +59,8 @@ class _Pairs:
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
         codes = cells.mesh * len(grid.sequences) + cells.sequences
-        every, self.of_cells = np.unique(codes, return_inverse=True)
+        first, self.of_cells = grouped(codes)
+        every = codes[first]
         self.grid = grid
         self.mesh, self.sequences = np.divmod(every, len(grid.sequences))
 
@@ -69,6 +70,22 @@ class _Pairs:
         sequences = grid.sequences[self.sequences[which]]
         layout = grid.layout(family, self.mesh[which], sequences, 1)
         return layout, grid.question.workload_of(sequences)
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return len(self.mesh)
+
+    def priced(
+        self, family: Family, which: Any, known: Sequence[Layers] | None = None
+    ) -> _Priced:
+        """Return the program of some of the pairs, with layers that are known or its own."""
+        question = self.grid.question
+        layout, workload = self.layout(family, which)
+        software = question.runs(family)
+        program = program_of(question.model, layout, workload, software, known)
+        machine = machine_of(question.cluster, software)
+        return _Priced(program, Prices(machine, places(layout), arrays=True))
 
 
 def _chosen(families: Sequence[Family], names: Sequence[str]) -> tuple[list[Family], Indices]:
@@ -120,113 +137,140 @@ class TrainingTimes:
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
         self._grid, self._cells = grid, cells
-        self._pairs = _Pairs(grid, cells)
         self._often, self._which_often = _chosen(grid.families, CHANGE_LAYERS)
         self._once, self._which_once = _chosen(grid.families, CHANGE_ONCE)
-        self._programs: dict[tuple[Any, ...], Program] = {}
-        self._alike: dict[str, tuple[Indices, Indices]] = {}
+        self._schedules, self._which_schedule = _chosen(grid.families, ("schedule",))
 
-    def least_s(self) -> Floats:
-        """Return lower bounds of the times of all cells, by the compute of their stages."""
-        grid, cells, pairs = self._grid, self._cells, self._pairs
-        layout, workload = pairs.layout(grid.families[0])
-        runs = workload.global_batch // (layout.dp * layout.micro_batch)  # type: ignore[attr-defined]
-        often = len(self._often)
-        stages, runs = np.tile(layout.pp, often), np.tile(runs, often)
-        place = self._place(cells, pairs.of_cells)
-        seconds = np.empty(len(cells.mesh))
-        for schedule, rows in self._by_schedule(cells):
-            busy_s, way_s = least_s(self._work.stages, stages, runs, schedule)
-            virtual_stages = grid.virtual_stages[cells.virtual_stages[rows]]
-            seconds[rows] = busy_s[place[rows]] + way_s[place[rows]] / virtual_stages
+    def least_s(self, rows: Indices, *, recomputed: bool) -> Floats:
+        """Return lower bounds of the times of some cells, by the compute of their stages.
+
+        Args:
+            rows: Which cells.
+            recomputed: Whether recomputation and offloading count. They only add to a layer, so
+                layers without any serve for all, with less work and a lower bound.
+        """
+        grid, cells, families = self._grid, self._cells.some(rows), self._grid.families
+        if not recomputed:
+            families = [family._replace(**_LEAST_WORK) for family in families]
+        chosen, which = _chosen(families, CHANGE_LAYERS)
+        pairs = _Pairs(grid, cells)
+        layers = _Layers(pairs, chosen)
+        program = layers.rest.program
+        stages, runs = (
+            np.tile(figure, len(chosen))
+            for figure in (program.setting.layout.pp, program.micro_batches)
+        )
+        place = which[cells.family] * pairs.number + pairs.of_cells
+        seconds = np.empty(len(rows))
+        for schedule, some in self._by_schedule(cells):
+            whole_s, shared_s = least_s(layers.work.stages, stages, runs, schedule)
+            virtual_stages = grid.virtual_stages[cells.virtual_stages[some]]
+            seconds[some] = whole_s[place[some]] + _taken(shared_s, place[some]) / virtual_stages
         return _CLOSE * seconds
 
     def exact_s(self, rows: Indices) -> dict[str, Floats]:
         """Return the times of some cells, by the column of `Cells` that they are."""
         cells, seconds = self._cells.some(rows), np.empty(len(rows))
-        pair = self._pairs.of_cells[rows]
-        place = self._place(cells, pair)
+        if not len(rows):
+            return {"time_s": seconds}
+        pairs = _Pairs(self._grid, cells)
+        used = np.unique(self._which_often[cells.family])
+        layers = _Layers(pairs, [self._often[number] for number in used])
+        which = np.searchsorted(used, self._which_often)
+        place = which[cells.family] * pairs.number + pairs.of_cells
         for number, family in enumerate(self._once):
             own = np.flatnonzero(self._which_once[cells.family] == number)
             if not len(own):
                 continue
-            used, back = np.unique(pair[own], return_inverse=True)
-            once = self._happening_once(family, used)
+            first, back = grouped(pairs.of_cells[own])
+            used = pairs.of_cells[own][first]
+            once = layers.happening_once(family, used)
             for schedule, some in self._by_schedule(cells.some(own)):
                 at = own[some]
-                seconds[at] = self._step_s(once, schedule, cells.some(at), place[at], back[some])
+                vp = self._grid.virtual_stages[cells.virtual_stages[at]]
+                seconds[at] = _step_s(once, layers.work, schedule, vp, place[at], back[some])
         return {"time_s": seconds}
-
-    def _place(self, cells: Cells, pair: Indices) -> Indices:
-        """Return which row of `_work` each cell has."""
-        return self._which_often[cells.family] * len(self._pairs.mesh) + pair
 
     def _by_schedule(self, cells: Cells) -> Iterator[tuple[str, Indices]]:
         """Yield the schedules that some cells have, each with those."""
-        schedules, which = _chosen(self._grid.families, ("schedule",))
-        for number, family in enumerate(schedules):
-            rows = np.flatnonzero(which[cells.family] == number)
+        for number, family in enumerate(self._schedules):
+            rows = np.flatnonzero(self._which_schedule[cells.family] == number)
             if len(rows):
                 yield family.schedule, rows
 
-    def _step_s(
-        self, once: Ledger, schedule: str, cells: Cells, place: Indices, pair: Indices
-    ) -> Any:
-        """Return the times of cells of one schedule with the same choices once a step."""
 
-        def take(figure: Any) -> Any:
-            return figure[pair] if is_array(figure) else figure
+def _step_s(
+    once: Ledger, work: _Work, schedule: str, virtual_stages: Any, place: Indices, pair: Indices
+) -> Any:
+    """Return the times of cells of one schedule with the same choices once a step.
 
-        virtual_stages: Any = self._grid.virtual_stages[cells.virtual_stages]
-        if (virtual_stages == virtual_stages[0]).all():
-            virtual_stages = int(virtual_stages[0])
-        work = self._work
-        stages: Any = tuple(
-            Stage(*(figure[place] for figure in astuple(stage))) for stage in work.stages
-        )
-        seconds = step_s(once.step_work_at(stages, virtual_stages, take), schedule)
-        sent = (
-            work.inside_bytes[place] + take(once.step_bytes[0]),
-            work.network_bytes[place] + take(once.step_bytes[1]),
-        )
-        return np.maximum.reduce([seconds, *once.link_times_at(sent, virtual_stages, take)])
+    Args:
+        once: What happens once a step, and between stages, of some pairs.
+        work: The layers.
+        schedule: The schedule.
+        virtual_stages: Of each cell.
+        place: Which row of `work` each cell has.
+        pair: Which pair of `once`.
+    """
+
+    def take(figure: Any) -> Any:
+        return _taken(figure, pair)
+
+    if (virtual_stages == virtual_stages[0]).all():
+        virtual_stages = int(virtual_stages[0])
+    stages: Any = tuple(
+        Stage(*(figure[place] for figure in _figures(stage))) for stage in work.stages
+    )
+    seconds = step_s(once.step_work_at(stages, virtual_stages, take), schedule)
+    sent = (
+        work.inside_bytes[place] + take(once.step_bytes[0]),
+        work.network_bytes[place] + take(once.step_bytes[1]),
+    )
+    return np.maximum.reduce([seconds, *once.link_times_at(sent, virtual_stages, take)])
+
+
+class _Priced(NamedTuple):
+    """A program, and what it is priced by."""
+
+    program: Program
+    prices: Prices
+
+
+class _Layers:
+    """The layers of pairs under some choices, and all else that a step of them has."""
+
+    def __init__(self, pairs: _Pairs, chosen: Sequence[Family]) -> None:
+        self._pairs, self._chosen = pairs, chosen
+        self._programs: dict[tuple[Any, ...], _Priced] = {}
+        self._alike: dict[str, tuple[Indices, Indices]] = {}
 
     @cached_property
-    def _work(self) -> _Work:
+    def work(self) -> _Work:
         """The layers of all pairs, under one choice after the other."""
-        ledgers = [self._layers(family) for family in self._often]
-        number = len(self._pairs.mesh)
+        ledgers = [self._ledger(family) for family in self._chosen]
+        number = self._pairs.number
 
         def stacked(figures: Sequence[Any]) -> Floats:
             return np.concatenate([np.broadcast_to(each, number) for each in figures])
 
         def stage(stages: Sequence[Stage]) -> Stage:
-            return Stage(*map(stacked, zip(*map(astuple, stages), strict=True)))
+            return Stage(*map(stacked, zip(*map(_figures, stages), strict=True)))
 
         first, middle, last = zip(*(ledger.stage_work for ledger in ledgers), strict=True)
         inside, network = zip(*(ledger.bytes_per_step() for ledger in ledgers), strict=True)
         return _Work((stage(first), stage(middle), stage(last)), stacked(inside), stacked(network))
 
-    def _layers(self, family: Family) -> Ledger:
+    def _ledger(self, family: Family) -> Ledger:
         """Return the layers of all pairs under the choices of a family, and nothing else."""
-        rows, back = self._different(family)
-        question, software = self._grid.question, self._grid.question.runs(family)
-        key = tuple(getattr(family, name) for name in CHANGE_LAYERS if name != "tp_overlap")
-        if key not in self._programs:  # an overlap changes what operations take, not what they are
-            layout, workload = self._pairs.layout(family, rows)
-            self._programs[key] = program_of(question.model, layout, workload, software)
-        program = self._programs[key]
-        setting = program.setting
-        runs = replace(setting.software, tp_overlap=software.tp_overlap)
-        program = replace(program, setting=replace(setting, software=runs))
-        machine = machine_of(question.cluster, software)
-        kinds, first, last = layer_pieces(
-            program, Prices(machine, places(setting.layout), arrays=True)
-        )
-        whole, prices = self._whole
+        program, prices = self._of_layers(family)
+        # An overlap changes what operations take, not what they are.
+        overlap = self._pairs.grid.question.runs(family).tp_overlap
+        software = replace(program.setting.software, tp_overlap=overlap)
+        program = replace(program, setting=replace(program.setting, software=software))
+        kinds, first, last = layer_pieces(program, prices)
+        _, back = self._different(family)
         return Ledger(
-            whole,
-            prices,
+            *self.rest,
             tuple(_at(each, back) for each in kinds),
             _at(first, back),
             _at(last, back),
@@ -238,71 +282,69 @@ class TrainingTimes:
             send=NOTHING,
         )
 
+    def _of_layers(self, family: Family) -> _Priced:
+        """Return the program of pairs with different layers, one of each."""
+        key = tuple(getattr(family, name) for name in CHANGE_LAYERS if name != "tp_overlap")
+        if key not in self._programs:
+            rows, _ = self._different(family)
+            self._programs[key] = self._pairs.priced(family, rows)
+        return self._programs[key]
+
     def _different(self, family: Family) -> tuple[Indices, Indices]:
         """Return pairs with different layers, one of each, and which of them each pair is like.
 
         A layer depends on the degrees that split it, on the sequences of a pass, and on where the
         ranks of its groups sit; the share of recomputed layers depends on the stages too.
         """
-        if family.order in self._alike:
-            return self._alike[family.order]
-        layout, workload = self._pairs.layout(family)
-        placed = places(layout)
-        columns = [layout.tp, layout.cp, layout.ep, sequences_per_pass(layout, workload)]
-        columns += [expert_tensor_degree(layout)]
-        columns += [placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor")]
-        if layout.recompute_layers is not None:
-            columns.append(layout.pp)
-        codes = np.zeros(len(self._pairs.mesh), dtype=np.int64)
-        for column in columns:
-            if is_array(column):
+        if family.order not in self._alike:
+            layout, workload = self._pairs.layout(family)
+            placed = places(layout)
+            columns = [layout.tp, layout.cp, layout.ep, sequences_per_pass(layout, workload)]
+            columns += [expert_tensor_degree(layout)]
+            columns += [placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor")]
+            if layout.recompute_layers is not None:
+                columns.append(layout.pp)
+            codes = np.zeros(self._pairs.number, dtype=np.int64)
+            for column in filter(is_array, columns):
                 values, code = np.unique(column, return_inverse=True)
-                _, codes = np.unique(codes * len(values) + code, return_inverse=True)
-        _, first, back = np.unique(codes, return_index=True, return_inverse=True)
-        self._alike[family.order] = first, back
-        return first, back
+                if len(values) > 1:
+                    _, codes = grouped(codes * len(values) + code)
+            self._alike[family.order] = grouped(codes)
+        return self._alike[family.order]
+
+    @cached_property
+    def rest(self) -> _Priced:
+        """All but the layers, of all pairs."""
+        return self._pairs.priced(self._chosen[0], slice(None), self._weights)
 
     @cached_property
     def _weights(self) -> tuple[Layers, ...]:
         """The kinds of layer with the weights of each pair's ranks, and nothing to do."""
-        family = self._often[0]
-        rows, back = self._different(family)
-        layout, workload = self._pairs.layout(family, rows)
-        question = self._grid.question
-        program = program_of(question.model, layout, workload, question.runs(family))
-        idle = Passes(())
+        family = self._chosen[0]
+        _, back = self._different(family)
         return tuple(
-            Layers(each.count, Parameters(*(_taken(own, back) for own in each.weights)), idle, NO_GATHERS)
-            for each in program.layers
+            Layers(each.count, _weights_at(each, back), Passes(()), NO_GATHERS)
+            for each in self._of_layers(family).program.layers
         )
 
-    @cached_property
-    def _whole(self) -> tuple[Program, Prices]:
-        """The program of all pairs but for their layers."""
-        return self._rest(self._once[0], slice(None))
-
-    def _rest(self, family: Family, which: Any) -> tuple[Program, Prices]:
-        """Return the program of some pairs but for their layers, and what it is priced by."""
-        question = self._grid.question
-        layout, workload = self._pairs.layout(family, which)
-        software = question.runs(family)
-        weights = tuple(
-            each._replace(weights=Parameters(*(_taken(own, which) for own in each.weights)))
-            for each in self._weights
-        )
-        program = program_of(question.model, layout, workload, software, weights)
-        machine = machine_of(question.cluster, software)
-        return program, Prices(machine, places(layout), arrays=True)
-
-    def _happening_once(self, family: Family, which: Indices) -> Ledger:
+    def happening_once(self, family: Family, which: Indices) -> Ledger:
         """Return what happens once a step, and between stages, of some pairs."""
-        program, prices = self._rest(family, which)
-        return Ledger.of(program, prices, ((_IDLE,) * len(program.layers), _IDLE, _IDLE))
+        weights = [each._replace(weights=_weights_at(each, which)) for each in self._weights]
+        program, prices = self._pairs.priced(family, which, weights)
+        return Ledger.of(program, prices, ((_IDLE,) * len(weights), _IDLE, _IDLE))
+
+
+def _figures(stage: Stage) -> list[Any]:
+    return [getattr(stage, name) for name in Stage.__dataclass_fields__]
 
 
 def _taken(figure: Any, which: Any) -> Any:
     """Return some cells of a figure; a plain number holds for all of them."""
     return figure[which] if is_array(figure) else figure
+
+
+def _weights_at(layers: Layers, which: Any) -> Parameters:
+    return Parameters(*(_taken(own, which) for own in layers.weights))
 
 
 def _at(piece: Piece, which: Indices) -> Piece:
