@@ -2,9 +2,9 @@
 
 python benchmarks/backends.py
 
-Prints the seconds of one estimate of a million layouts, as an open grid and as a plain row, and of
-a small and a large search. The second of two runs counts: the first compiles kernels for a GPU, and
-with NumPy finds prices that the second still knows.
+Prints the seconds of one estimate of a million layouts, as an open grid and as a plain row. The
+second of two runs counts: the first compiles kernels for a GPU, and with NumPy finds prices that
+the second still knows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardcost import Cluster, Layout, Train, estimate, search
+from shardcost import Cluster, Layout, Train, estimate
 from shardcost.backends import BACKENDS, to_backend, to_numpy
 from shardcost.errors import MissingExtraError
 
-A100: Final = Cluster.named("a100_sxm", "ib_8x200g")
 H100: Final = Cluster.named("h100_sxm", "ib_8x400g")
 WORK: Final = Train(global_batch=2**20, sequence_length=4096)
-GPT: Final = Train(global_batch=1536, sequence_length=2048)
 AXES: Final = {
     "tp": 2 ** np.arange(4),
     "pp": 2 ** np.arange(4),
@@ -31,7 +29,6 @@ AXES: Final = {
     "micro_batch": np.arange(1, 8193),
 }
 """1,048,576 layouts; few would fit, all are priced."""
-LARGE: Final = tuple(range(64, 2049, 64))
 
 
 def degrees(backend: str, *, flat: bool) -> dict[str, Any]:
@@ -47,17 +44,9 @@ def estimated(backend: str, *, flat: bool) -> float:
     return float(np.min(to_numpy(found.time_s)) + np.max(to_numpy(found.memory_bytes)))
 
 
-def searched(backend: str, gpus: tuple[int, ...]) -> float:
-    """Return the time of the best layout."""
-    space = {"gpus": gpus, "context_scheme": "ring"}
-    return search("gpt3-175b", A100, GPT, space=space, backend=backend).best[0].time_s
-
-
 ASKED: Final[dict[str, Callable[[str], float]]] = {
     "estimate, open grid": lambda backend: estimated(backend, flat=False),
     "estimate, plain row": lambda backend: estimated(backend, flat=True),
-    "search, 64 GPUs": lambda backend: searched(backend, (64,)),
-    "search, 64 to 2,048 GPUs": lambda backend: searched(backend, LARGE),
 }
 
 

@@ -82,20 +82,16 @@ def prunes_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(draw: Random) -> dict[str, Any]:
     """Return a random question to a search."""
     machine = draw.choice(MACHINES)
-    chosen = draw.sample(sorted(CHOICES), 6)
+    chosen = draw.sample(sorted(CHOICES), 4)
     space: dict[str, Any] = {
-        name: tuple(draw.sample(CHOICES[name], draw.randint(1, min(3, len(CHOICES[name])))))
-        for name in chosen
+        name: tuple(draw.sample(CHOICES[name], draw.randint(1, 2))) for name in chosen
     }
-    gpus = draw.choice((4, 8, 16, 24, 32, 64))
+    gpus = draw.choice((4, 8, 12, 16))
     space["gpus"] = (gpus, 2 * gpus) if draw.random() < 0.3 else gpus
     for name in ("context_scheme", "schedule", "recompute", "zero"):
         space.setdefault(name, CHOICES[name][0])
-    if draw.random() < 0.5:
-        space["cp"] = (1, 2)
-    work = Train(
-        global_batch=draw.choice((16, 48, 128)), sequence_length=draw.choice((2048, 8192))
-    )
+    space["cp"] = draw.choice((1, 1, (1, 2)))
+    work = Train(global_batch=draw.choice((16, 48, 128)), sequence_length=draw.choice((2048, 8192)))
     objective = draw.choice(("time", "time", "throughput", "cost"))
     return {
         "model": draw.choice(MODELS),
@@ -115,7 +111,7 @@ def drawn(draw: Random) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_left_out_changes_nothing(seed: int) -> None:
     """25 random searches each, on all of which it is tried."""
-    draw = Random(seed)  # noqa: S311
+    draw = Random(seed)
     compared = skipped = feasible = 0
     while compared < 25:
         request = drawn(draw)
@@ -129,7 +125,7 @@ def test_what_is_left_out_changes_nothing(seed: int) -> None:
         compared += 1
         skipped += pruned.skipped
         feasible += pruned.feasible
-    assert skipped > feasible / 10
+    assert 0 < skipped < feasible
 
 
 @pytest.mark.usefixtures("prunes_all")
@@ -153,9 +149,7 @@ def test_the_best_of_a_pruned_search_is_what_trying_all_finds() -> None:
     assert found.feasible == len(tried)
 
 
-def _tried(
-    model: Model, cluster: Cluster, work: Train, space: dict[str, Any]
-) -> Iterator[float]:
+def _tried(model: Model, cluster: Cluster, work: Train, space: dict[str, Any]) -> Iterator[float]:
     """Yield the times of all layouts of a space that fit, each by itself."""
     powers = (1, 2, 4, 8, 16)
     for tp in powers:
@@ -163,13 +157,15 @@ def _tried(
             for pp in powers:
                 dp, rest = divmod(16, tp * cp * pp)
                 for micro_batch in powers if not rest and dp else ():
-                    yield from _of_choices(model, cluster, work, space, (tp, cp, pp, dp, micro_batch))
+                    numbers = (tp, cp, pp, dp, micro_batch)
+                    yield from _of_choices(model, cluster, work, space, numbers)
 
 
 def _of_choices(
     model: Model, cluster: Cluster, work: Train, space: dict[str, Any], numbers: tuple[int, ...]
 ) -> Iterator[float]:
-    degrees = dict(zip(("tp", "cp", "pp", "dp", "micro_batch"), numbers, strict=True))
+    names = ("tp", "cp", "pp", "dp", "micro_batch")
+    degrees: dict[str, Any] = dict(zip(names, numbers, strict=True))
     for recompute in space["recompute"]:
         for zero in space["zero"]:
             if zero and degrees["dp"] * degrees["cp"] == 1:
@@ -189,7 +185,7 @@ def _of_choices(
 
 def questions() -> Iterator[Question]:
     """Yield questions of all kinds of training."""
-    draw = Random(99)  # noqa: S311
+    draw = Random(99)
     while True:
         request = drawn(draw)
         names = ("model", "cluster", "workload", "software")
@@ -209,14 +205,14 @@ def test_bounds_are_below_times() -> None:
             if not len(cells.mesh):
                 continue
             times, every = TrainingTimes(grid, cells), np.arange(len(cells.mesh))
-            exact = times.exact_s(every)["time_s"]
+            exact = times.exact(every).time_s
             low = times.least_s(every, recomputed=False)
             high = times.least_s(every, recomputed=True)
-            assert (0 < low).all()
+            assert (low > 0).all()
             assert (low <= high).all()
             assert (high <= exact).all()
             checked += len(every)
-        if checked > 200_000:
+        if checked > 50_000:
             return
 
 
@@ -225,11 +221,11 @@ def test_parts_pruned_by_any_others_join_to_the_same() -> None:
     """Workers of a search know different parts of it."""
     cluster = Cluster.named("h100_sxm", network="ib_8x400g")
     work = Train(global_batch=64, sequence_length=4096)
-    space = Space.of({"gpus": (16, 32), "cp": (1, 2)})
+    space = Space.of({"gpus": 16, "cp": (1, 2), "zero": (0, 1)})
     (question,) = questions_of("mixtral-8x7b", cluster, work, space=space)
-    blocks = list(question.blocks(30_000))
+    blocks = list(question.blocks(10_000))
     whole = joined([part_of(question, block, 8) for block in blocks], 8)
-    draw = Random(5)  # noqa: S311
+    draw = Random(5)
     for workers in (1, 2, 3):
         draw.shuffle(blocks)
         known = [Part() for _ in range(workers)]

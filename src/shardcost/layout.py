@@ -125,7 +125,7 @@ class Layout(Noun):
     last_stage_layers: Count | None = whole(default=None)
     """Layers of the last pipeline stage, likewise."""
     schedule: str = one_of("1f1b", "interleaved", "zero_bubble", default="1f1b")
-    zero: Count = whole(default=0, least=0)
+    zero: int = whole(default=0, least=0)
     """ZeRO stage: what data parallelism shards (1: optimizer, 2: gradients, 3: weights)."""
     scheme: str = one_of("1d", "2d", "2.5d", "3d", "weight_gathered", default="1d")
     """How tensor parallelism partitions a matrix product."""

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import ceil_div, choose, largest, smallest
-from shardcost.checks import anywhere, is_array
+from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, activation_bytes, weight_format
 from shardcost.errors import BadValueError
@@ -213,20 +213,19 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     lasting = _lasting_buffers(rank, trained, weight_bytes, tokens, setting)
     passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
     update: Any = 0  # what the update leaves behind until the next pass begins
-    if policy.update_buffers and anywhere(layout.zero > 0):
+    if policy.update_buffers:
         sent = (trained.total + shard) * weight_bytes
         update = choose((layout.zero > 0) & (layout.dp * layout.cp > 1), sent, 0)
-    if policy.gathered_ahead and anywhere(whole_layers):
+    if policy.gathered_ahead:
         update = update + choose(whole_layers, weights.total * weight_bytes, 0)
-    if policy.gradient_copies and anywhere(layout.zero == 0) and gradient_bytes < _FP32:
+    if policy.gradient_copies and gradient_bytes < _FP32:
         update = update + choose(layout.zero == 0, trained.total * _FP32, 0)
     at_update = update > activations + largest(loss, inside) + passing
     at_loss = (loss > inside) & (at_update ^ True)
     logits = choose(at_loss, loss, 0)
     activations = choose(at_update, 0, activations)
     in_pass = passing + choose(at_loss, 0, inside)
-    weights_kept = _sharded(rank, weights) if anywhere(whole_layers) else 0
-    weights_kept = choose(whole_layers, weights_kept, weights.total) * weight_bytes
+    weights_kept = choose(whole_layers, _sharded(rank, weights), weights.total) * weight_bytes
     stored = weight_format(work.dtype).weight_bytes
     # Sharded weights are converted when their layer is gathered, and dropped with it.
     if policy.narrow_weights and stored < activation_bytes(work.dtype):
@@ -388,11 +387,10 @@ def _passing_buffers(
     sent = tokens * setting.hidden * setting.element_bytes * setting.spread
     sent = step("sent", sent, "bytes", "hidden states between stages")
     total = choose(layout.pp > 1, 2 * sent, 0)
-    if anywhere(layout.zero >= 2) and not work.adapters:
+    if not work.adapters:
         gradients = layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
         total = total + choose(layout.zero >= 2, gradients, 0)
-    if anywhere(layout.zero >= 3):
-        total = total + choose(layout.zero >= 3, _GATHERED_LAYERS * layer * weight_bytes, 0)
+    total = total + choose(layout.zero >= 3, _GATHERED_LAYERS * layer * weight_bytes, 0)
     if layout.scheme == "weight_gathered":
         total = total + choose(layout.tp > 1, layer * layout.tp * weight_bytes, 0)
     return total

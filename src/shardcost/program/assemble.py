@@ -231,9 +231,7 @@ def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layer
     return Layers(block.count, weights, summed, _gathers(model, layout, workload, weights))
 
 
-def _gathers(
-    model: Model, layout: Layout, workload: Workload, weights: Parameters
-) -> LayerWeights:
+def _gathers(model: Model, layout: Layout, workload: Workload, weights: Parameters) -> LayerWeights:
     """Return the gathers of one layer's weights, adapters included, where ZeRO shards them."""
     if not isinstance(workload, Train):
         return NO_GATHERS

@@ -144,6 +144,8 @@ def about(plan: Plan) -> tuple[str, str]:
     engines = " or ".join(_differing(result.questions, "software") or [question.software.name])
     wanted = f"{engines}, {work}, {' or '.join(works)}; best by"
     counted = f"{result.feasible:,} of {result.considered:,} layouts feasible"
+    if result.skipped:
+        counted += f", {result.skipped:,} of them too slow by a lower bound"
     speed = f"{result.seconds:.2f} s, {result.layouts_per_s:,.0f} layouts/s"
     return f"{wanted} {question.objective.aim.unit}", f"{counted}; {speed}"
 

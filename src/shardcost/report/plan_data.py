@@ -34,7 +34,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
                 for each in plan.best
             ],
             "front": [short_as_data(plan, each) for each in result.front],
-            "distinct": result.distinct,
+            **attributes(result, "distinct skipped"),
             "objective": result.questions[0].objective.name,
             "unit": result.questions[0].objective.aim.unit,
             "losses": [

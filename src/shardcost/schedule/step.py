@@ -7,7 +7,7 @@ sends add to it is exposed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import anywhere

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.search.grid import Cells, Grid
-from shardcost.search.parts import NEAR, Part, front_rows, leaders_of
+from shardcost.search.parts import NEAR, Part, leaders_of
 
 Mask = NDArray[np.bool_]
 _FIRST: Final = 256
@@ -43,11 +43,11 @@ def seeds(grid: Grid, bounds: Cells) -> Mask:
     inside, own = bounds.some(rows), score[rows]
     for place, least in grid.least(inside, own).items():
         leads = np.zeros(len(least), dtype=bool)
-        for on, values, which in grid.axes.values():
-            if on == place:
-                best = np.full(len(values), inf)
-                np.minimum.at(best, which, least)
-                leads |= least == best[which]
+        for axis in grid.axes.values():
+            if axis.place == place:
+                best = np.full(len(axis.values), inf)
+                np.minimum.at(best, axis.which, least)
+                leads |= least == best[axis.which]
         at = getattr(inside, place)
         chosen[rows[leads[at] & (own == least[at])]] = True
     return chosen
@@ -73,9 +73,10 @@ class Cutoff:
         self._front = known.front
         own = (known.by_axis.get(key, inf) for key in grid.question.own.items())
         self._by_axis: dict[str, Any] = {"family": max(own)}
-        for name, (place, values, which) in grid.axes.items():
-            best = np.array([known.by_axis.get((name, value), inf) for value in values])
-            self._by_axis[place] = np.maximum(self._by_axis.get(place, 0.0), best[which])
+        for name, axis in grid.axes.items():
+            best = np.array([known.by_axis.get((name, value), inf) for value in axis.values])
+            most = self._by_axis.get(axis.place, 0.0)
+            self._by_axis[axis.place] = np.maximum(most, best[axis.which])
 
     def passed(self, bounds: Cells) -> Mask:
         """Return the cells that may change the result, by lower bounds of their times."""
@@ -86,7 +87,8 @@ class Cutoff:
         )
         ahead = (score <= self._best) | (score < by_axis)
         x, y = grid.question.plane(grid.figures(bounds))
-        return np.where(fits, ahead | ~self._beaten(x, y), score <= self._beyond)
+        passed: Mask = np.where(fits, ahead | ~self._beaten(x, y), score <= self._beyond)
+        return passed
 
     def _beaten(self, x: Any, y: Any) -> Mask:
         """Return where a known cell is better in both figures of the plane, or in one and equal."""

@@ -98,14 +98,13 @@ def part_of(
             if not recomputed and len(rows) > _WHOLE:
                 # The most promising first: what they take decides which others may be better.
                 first = rows[seeds(grid, bounds)]
-                start = amounts_to(cells.some(first)._replace(**times.exact_s(first)))
+                start = amounts_to(times.exact(first))
                 known = joined((known, start), most, distinct=distinct)
                 rows = rows[Cutoff(grid, known, most, distinct=distinct).passed(bounds)]
         fits = np.count_nonzero(cells.memory_bytes <= grid.limit_bytes)
         priced_fits = np.count_nonzero(cells.memory_bytes[rows] <= grid.limit_bytes)
         part = replace(part, skipped=int(fits - priced_fits))
-    priced = cells.some(rows)._replace(**times.exact_s(rows))
-    kept, rejected = _keeping(grid, priced)
+    kept, rejected = _keeping(grid, times.exact(rows))
     return replace(
         amounts_to(kept),
         considered=part.considered,
@@ -270,7 +269,7 @@ class _Fitting:
         layout = grid.layout(family, self.mesh[self._pair], sequences, virtual_stages)
         stages = np.array(question.space.zero)
         if grid.training:
-            layout = replace(layout, zero=stages.reshape(-1, 1))
+            layout = replace(layout, zero=stages.reshape(-1, 1))  # type: ignore[arg-type]
         software = question.runs(family)
         machine = machine_of(question.cluster, software)
         workload = question.workload_of(sequences)
@@ -282,7 +281,9 @@ def _stacked(cells: list[Cells]) -> Cells:
     if not cells:
         none = np.zeros(0, dtype=np.intp)
         return Cells(none, none, none, none, np.zeros(0))
-    return Cells(*(np.concatenate(columns) for columns in zip(*(each[:5] for each in cells), strict=True)))
+    return Cells(
+        *(np.concatenate(columns) for columns in zip(*(each[:5] for each in cells), strict=True))
+    )
 
 
 def _possible(grid: Grid, schedule: str, virtual_stages: Indices) -> tuple[Mask, Counter[Reason]]:

@@ -37,6 +37,16 @@ class Cells(NamedTuple):
         return Cells(*columns)
 
 
+class Axis(NamedTuple):
+    """One axis of a search."""
+
+    place: str
+    """The column of `Cells` that decides on its value."""
+    values: list[Any]
+    which: Indices
+    """Which of them each place of that column has."""
+
+
 class Grid:
     """One block: its families, its meshes, its sizes."""
 
@@ -53,9 +63,7 @@ class Grid:
 
     def virtual_stages_of(self, schedule: str) -> Indices:
         """Return which virtual stages a schedule may have, by their place among all of them."""
-        return np.flatnonzero(
-            np.isin(self.virtual_stages, self.question.virtual_stages(schedule))
-        )
+        return np.flatnonzero(np.isin(self.virtual_stages, self.question.virtual_stages(schedule)))
 
     def layout(self, family: Family, mesh: Any, sequences: Any, virtual_stages: Any) -> Layout:
         """Return layouts of a family with some meshes and with values of the other axes."""
@@ -70,9 +78,7 @@ class Grid:
         return family.layout(**degrees, micro_batch=micro_batch, virtual_stages=virtual_stages)
 
     def open_layout(self, family: Family, virtual_stages: Indices) -> tuple[Layout, Workload]:
-        """Return all cells of a family: meshes along the first axis, sequences along the second,
-        virtual stages along the third.
-        """
+        """Return all cells of a family: meshes, sequences and virtual stages along three axes."""
         sequences = self.sequences.reshape(1, -1, 1)
         mesh = np.arange(self.meshes.number).reshape(-1, 1, 1)
         layout = self.layout(family, mesh, sequences, self.virtual_stages[virtual_stages])
@@ -95,9 +101,7 @@ class Grid:
 
     @cached_property
     def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Of each family, the number of its first cell, how many virtual stages it has, and the
-        place of each among those.
-        """
+        """By family: the number of its first cell, how many virtual stages it has, their places."""
         own = [self.virtual_stages_of(family.schedule) for family in self.families]
         places = np.zeros((len(own), len(self.virtual_stages)), dtype=np.int64)
         for row, chosen in zip(places, own, strict=True):
@@ -151,24 +155,22 @@ class Grid:
         return found if cells.ttft_s is None else found | {"ttft_s": cells.ttft_s}
 
     @cached_property
-    def axes(self) -> dict[str, tuple[str, list[Any], NDArray[np.intp]]]:
-        """Every axis of the layouts: the column of `Cells` that it depends on, its values, and
-        which of them each place of that column has.
-        """
-        axes: dict[str, tuple[str, list[Any], NDArray[np.intp]]] = {}
+    def axes(self) -> dict[str, Axis]:
+        """Every axis of the layouts."""
+        axes = {}
         for name, column in self.meshes._asdict().items():
-            values, where = np.unique(column, return_inverse=True)
-            axes[name] = "mesh", values.tolist(), where.reshape(-1)
-        for name, sizes in (
-            ("micro_batch" if self.training else "batch", self.sequences),
-            ("virtual_stages", self.virtual_stages),
-        ):
-            place = "virtual_stages" if name == "virtual_stages" else "sequences"
-            axes[name] = place, sizes.tolist(), np.arange(len(sizes))
+            values, which = np.unique(column, return_inverse=True)
+            axes[name] = Axis("mesh", values.tolist(), which.reshape(-1))
+        sizes = {
+            "sequences": ("micro_batch" if self.training else "batch", self.sequences),
+            "virtual_stages": ("virtual_stages", self.virtual_stages),
+        }
+        for place, (name, numbers) in sizes.items():
+            axes[name] = Axis(place, numbers.tolist(), np.arange(len(numbers)))
         for name in Family._fields:
-            values = list(dict.fromkeys(getattr(each, name) for each in self.families))
-            which = [values.index(getattr(each, name)) for each in self.families]
-            axes[name] = "family", values, np.array(which)
+            own = [getattr(family, name) for family in self.families]
+            words = list(dict.fromkeys(own))
+            axes[name] = Axis("family", words, np.array([words.index(word) for word in own]))
         return axes
 
     def least(self, cells: Cells, score: Any) -> dict[str, NDArray[np.float64]]:
@@ -188,10 +190,10 @@ class Grid:
         """Yield the best score with each value of each axis that some cell has."""
         score = self.score(cells)
         least = self.least(cells, score)
-        for name, (place, values, which) in self.axes.items():
-            best = np.full(len(values), np.inf)
-            np.minimum.at(best, which, least[place])
-            for value, most in zip(values, best.tolist(), strict=True):
+        for name, axis in self.axes.items():
+            best = np.full(len(axis.values), np.inf)
+            np.minimum.at(best, axis.which, least[axis.place])
+            for value, most in zip(axis.values, best.tolist(), strict=True):
                 if most < np.inf:
                     yield (name, value), most
         for name, value in self.question.own.items():

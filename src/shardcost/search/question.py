@@ -219,8 +219,7 @@ class Question:
         return figures.time_s, figures.gpus if several else figures.memory_bytes
 
     def blocks(self, most_cells: int) -> Iterator[Block]:
-        """Yield the blocks, each of one kind of attention and, if meshes are few enough, of at
-        most so many cells.
+        """Yield the blocks, each of one kind of attention and of about so many cells at most.
 
         A rank with the whole sequence attends in another way than one with a part of it. Families
         that are possible on the same meshes are priced together: they share nearly everything.

@@ -44,7 +44,7 @@ from shardcost.search.tasks import Answer, Task, Want
 PARQUET: Final = ".parquet"
 CSV: Final = ".csv"
 _TABLES: Final = ("best", "front", "beyond", "smallest")
-_COUNTS: Final = ("considered", "feasible")
+_COUNTS: Final = ("considered", "feasible", "skipped")
 _MANIFEST: Final = "request.json"
 _LOCK: Final = "lock"
 

@@ -76,9 +76,7 @@ class _Pairs:
         """How many there are."""
         return len(self.mesh)
 
-    def priced(
-        self, family: Family, which: Any, known: Sequence[Layers] | None = None
-    ) -> _Priced:
+    def priced(self, family: Family, which: Any, known: Sequence[Layers] | None = None) -> _Priced:
         """Return the program of some of the pairs, with layers that are known or its own."""
         question = self.grid.question
         layout, workload = self.layout(family, which)
@@ -102,8 +100,8 @@ class ServingTimes:
     def __init__(self, grid: Grid, cells: Cells) -> None:
         self._grid, self._cells = grid, cells
 
-    def exact_s(self, rows: Indices) -> dict[str, Floats]:
-        """Return the times of some cells, by the column of `Cells` that they are."""
+    def exact(self, rows: Indices) -> Cells:
+        """Return some cells with their times."""
         grid, question = self._grid, self._grid.question
         cells = self._cells.some(rows)
         phases = [question.workload.phase] + [Prefill.phase] * question.prompts
@@ -121,7 +119,7 @@ class ServingTimes:
                 work = workload if phase == workload.phase else question.prompt_of(layout.dp)
                 seconds = ledger_of(question.model, machine, layout, work, software).time_s()
                 column[own] = np.broadcast_to(seconds, pairs.mesh.shape)[pairs.of_cells]
-        return times
+        return cells._replace(**times)  # type: ignore[arg-type]
 
 
 class _Work(NamedTuple):
@@ -168,11 +166,11 @@ class TrainingTimes:
             seconds[some] = whole_s[place[some]] + _taken(shared_s, place[some]) / virtual_stages
         return _CLOSE * seconds
 
-    def exact_s(self, rows: Indices) -> dict[str, Floats]:
-        """Return the times of some cells, by the column of `Cells` that they are."""
+    def exact(self, rows: Indices) -> Cells:
+        """Return some cells with their times."""
         cells, seconds = self._cells.some(rows), np.empty(len(rows))
         if not len(rows):
-            return {"time_s": seconds}
+            return cells._replace(time_s=seconds)
         pairs = _Pairs(self._grid, cells)
         used = np.unique(self._which_often[cells.family])
         layers = _Layers(pairs, [self._often[number] for number in used])
@@ -189,7 +187,7 @@ class TrainingTimes:
                 at = own[some]
                 vp = self._grid.virtual_stages[cells.virtual_stages[at]]
                 seconds[at] = _step_s(once, layers.work, schedule, vp, place[at], back[some])
-        return {"time_s": seconds}
+        return cells._replace(time_s=seconds)
 
     def _by_schedule(self, cells: Cells) -> Iterator[tuple[str, Indices]]:
         """Yield the schedules that some cells have, each with those."""

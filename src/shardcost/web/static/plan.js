@@ -249,7 +249,8 @@ class Plan {
   show(result) {
     [this.result, this.asked] = [result, this.asking];
     const speed = result.seconds > 0 ? `, ${format.whole(result.considered / result.seconds)} layouts/s` : "";
-    this.job.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible; `
+    const bound = result.skipped ? `, ${format.whole(result.skipped)} of them too slow by a lower bound` : "";
+    this.job.say(`${format.whole(result.feasible)} of ${format.whole(result.considered)} layouts feasible${bound}; `
       + `${format.significant(result.seconds, 2)} s${speed}`);
     announce(this.job.status.textContent ?? "");
     const front = h("div", { id: "plan-front" });
