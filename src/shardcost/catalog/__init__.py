@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from shardcost.catalog import user_files
+from shardcost.catalog import parsed, user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
 from shardcost.catalog.network_names import GRAMMAR, stated_network
+from shardcost.catalog.parsed import ParsedFiles
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError, shown
@@ -58,14 +58,20 @@ _PROFILE_KEYS: Final = {
 }
 """A profile has constants of libraries, of kernels, or of both."""
 _PROFILE_NEEDS: Final = ("name", "based_on")
-_HERE: Final = Path(__file__).parent
+_HERE: Final = os.path.dirname(__file__)  # noqa: PTH120
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 _FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
 
 
 def names(folder: Folder) -> list[str]:
     """Return the names of all built-in presets of one kind, sorted."""
-    return sorted(path.stem for path in (_HERE / folder).glob("*.toml"))
+    return list(_names(folder))
+
+
+@cache  # every lookup asks
+def _names(folder: Folder) -> tuple[str, ...]:
+    files = os.listdir(f"{_HERE}/{folder}")  # noqa: PTH208
+    return tuple(sorted(name[:-5] for name in files if name.endswith(".toml")))
 
 
 def all_names(folder: Folder) -> list[str]:
@@ -344,8 +350,14 @@ def folded(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 
-@cache  # parsing a file takes milliseconds
+@cache
 def raw(folder: Folder, stem: str) -> dict[str, Any]:
     """Return the content of a built-in file as it is."""
-    with (_HERE / folder / f"{stem}.toml").open("rb") as file:
-        return tomllib.load(file)
+    return _files().content(f"{folder}/{stem}")
+
+
+@cache
+def _files() -> ParsedFiles:
+    """Return the catalog's files; a checkout keeps what it parses beside the compiled modules."""
+    compiled = getattr(parsed.__spec__, "cached", None)
+    return ParsedFiles(_HERE, compiled and compiled.removesuffix(".pyc") + ".jsonl")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -95,6 +94,8 @@ def kind_of(content: Mapping[str, Any]) -> str | None:
 
 def parsed(text: str, file: str) -> dict[str, Any]:
     """Return the content of a TOML file from outside, every text and number of it checked."""
+    import tomllib
+
     other = next((what for begins, what in _OTHER_FILES if begins.match(text[:_HEAD])), None)
     if other is not None:
         raise FormatError(file, f"is {other}, not a TOML file in the form of the catalog")

@@ -8,7 +8,6 @@ where its constants come from (`Calibration.inherited_from`).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -77,6 +76,8 @@ def profile_calibrations(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the calibrations that a cluster's own profile brings along."""
     if not cluster.profile:
         return ()
+    import tomllib
+
     return tuple(from_file_content(tomllib.loads(cluster.profile), f"profile {cluster.name}"))
 
 
