@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -57,6 +57,7 @@ from shardcost.program.operations import (
     Routed,
     StateKernel,
 )
+from shardcost.records import NamedTuple
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime

@@ -16,7 +16,6 @@ memory's rate, which is what any share on the slope is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.cluster import Device
@@ -41,6 +40,7 @@ from shardcost.program.operations import (
 from shardcost.program.operations import (
     Kernel as KernelOperation,
 )
+from shardcost.records import dataclass
 
 _QUERY_BITS: Final = 16
 """Of queries and outputs at least, however narrow the cache is."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -39,6 +39,7 @@ from shardcost.program.step import (
     layer_weights,
     step,
 )
+from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 

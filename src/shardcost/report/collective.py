@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from shardcost.machine import provenance
 from shardcost.machine.constants import stated
 from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_version
 from shardcost.receipt import Receipt, identifiers, in_unit
+from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, number, plain, provenance_data

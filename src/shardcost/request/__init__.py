@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardcost import options, values
 from shardcost.checks import name_among
@@ -31,6 +31,7 @@ from shardcost.errors import (
     UsageError,
 )
 from shardcost.option import PHASES, Option, flag
+from shardcost.records import NamedTuple
 from shardcost.scalars import positive_number
 from shardcost.software import default_software
 

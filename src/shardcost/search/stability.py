@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from statistics import NormalDist
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -24,6 +24,7 @@ from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices
 from shardcost.machine.constants import NetworkConstants
 from shardcost.program.operations import AttentionCore, Collective, Operation
+from shardcost.records import NamedTuple
 from shardcost.scalars import whole_number
 from shardcost.search.found import Candidate, Found
 from shardcost.software import Software
