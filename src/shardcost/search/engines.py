@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context, parent_process
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from shardcost.errors import (
     BadValueError,
@@ -28,9 +24,11 @@ from shardcost.errors import (
     UnknownNameError,
 )
 from shardcost.scalars import whole_number
-from shardcost.search.fingerprint import package_digest
 from shardcost.search.question import Question
 from shardcost.search.tasks import Answer, Task, Tick, Want, answered
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Questions = tuple[Question, ...]
 Answers = Generator[Answer, None, None]
@@ -129,6 +127,8 @@ def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: 
 
     A process that dies breaks the pool of all: a new one begins the unfinished tasks again.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     unfinished: dict[int, Task] = {}
     broken: Counter[int] = Counter()
     while True:
@@ -152,6 +152,9 @@ class _Pool:
     """Processes on this machine as a crew."""
 
     def __init__(self, questions: Questions, want: Want, jobs: int) -> None:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
         self._want, self._jobs = want, jobs
         # Started afresh, not forked: a fork would copy locks that other threads hold.
         context = get_context("spawn")
@@ -165,6 +168,8 @@ class _Pool:
             return self.processes.submit(_in_worker, task, self._want)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
+        from concurrent.futures import FIRST_COMPLETED, wait
+
         return wait(under_way, return_when=FIRST_COMPLETED).done
 
     def answer(self, handle: Future[Answer]) -> Answer:
@@ -212,6 +217,8 @@ def _begin_worker(questions: Questions) -> None:
 
 
 def _end_with_parent() -> None:
+    from multiprocessing import parent_process
+
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -256,6 +263,8 @@ class _OnRay:
         return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def send(self, task: Task) -> Any:
+        from shardcost.search.fingerprint import package_digest
+
         # In a list, so that each worker fetches the questions once and not with every task.
         return self._run.remote([self._questions], task, self._want, package_digest())
 
@@ -280,6 +289,8 @@ _ray_questions: dict[str, Questions] = {}
 
 def _in_ray_worker(questions: list[Any], task: Task, want: Want, digest: str) -> Answer:
     import ray
+
+    from shardcost.search.fingerprint import package_digest
 
     if digest != package_digest():
         raise BadValueError("a Ray worker's shardcost", package_digest(), "that of the search")
@@ -328,6 +339,8 @@ def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
 
 def _connect(ray: Any, address: str) -> None:
     """Connect to a running Ray; Ray itself would wait for minutes where nothing answers."""
+    import socket
+
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit() and "/" not in host:
