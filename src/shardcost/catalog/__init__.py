@@ -15,8 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from shardcost.catalog import parsed, user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
@@ -28,6 +27,9 @@ from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownN
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.software import Software
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Folder = Literal[
     "models",
@@ -193,6 +195,8 @@ def cluster_in_file(path: str | Path, network: str | Network | None = None) -> C
         path: A cluster file in the form of the catalog, or what ``shardcost calibrate`` wrote.
         network: A network, or the name of one in the catalog.
     """
+    from pathlib import Path
+
     return cluster_in_text(read_text(Path(path), user_files.MOST_BYTES), network, str(path))
 
 
