@@ -142,7 +142,8 @@ def test_the_sdist_has_what_tests_and_documentation_need(built: Built) -> None:
     names = {path.name for path in built.source.iterdir()}
     assert names >= {"src", "lab", "tests", "docs", "benchmarks", "README.md", "CHANGELOG.md"}
     assert names >= {"LICENSE", "SECURITY.md", "CITATION.cff", "CONTRIBUTING.md", "mkdocs.yml"}
-    assert not list(built.source.rglob("__pycache__"))
+    with tarfile.open(built.sdist) as packed:
+        assert not [each for each in packed.getnames() if "__pycache__" in each]
 
 
 def interpreter(python: str) -> str:

@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -104,12 +105,26 @@ class ParsedFiles:
             kept: Where to keep what has to be parsed, if the folder has no store; None: nowhere.
         """
         self.folder = folder
-        shipped = _bytes_of(f"{folder}/{SHIPPED}")
-        self._kept = kept if shipped is None else None
-        if shipped is None and kept is not None:
-            shipped = _bytes_of(kept)
-        self._store = Store(shipped or b"")
+        self._kept = kept
         self._has_more = False
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def _store(self) -> Store:
+        stored = _bytes_of(f"{self.folder}/{SHIPPED}")
+        if stored is not None:
+            self._kept = None
+        elif self._kept is not None:
+            stored = _bytes_of(self._kept)
+        return Store(stored or b"")
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Return the names of the files in a folder below, sorted; listed once."""
+        if folder not in self._names:
+            files = os.listdir(f"{self.folder}/{folder}")  # noqa: PTH208
+            stems = (file.removesuffix(".toml") for file in files if file.endswith(".toml"))
+            self._names[folder] = tuple(sorted(stems))
+        return self._names[folder]
 
     def content(self, name: str) -> dict[str, Any]:
         """Return the content of the file of a name, such as ``models/llama3-70b``."""
@@ -142,6 +157,12 @@ class ParsedFiles:
                 os.replace(draft, self._kept)  # noqa: PTH105
             except OSError:  # a folder that cannot be written, a disk that is full
                 os.unlink(draft)  # noqa: PTH108
+
+
+def beside_compiled() -> str | None:
+    """Return where a checkout keeps what it parses: beside this module as compiled."""
+    compiled = getattr(globals().get("__spec__"), "cached", None)
+    return None if compiled is None else f"{compiled.removesuffix('.pyc')}.jsonl"
 
 
 def _bytes_of(file: str) -> bytes | None:

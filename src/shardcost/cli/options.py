@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -31,13 +30,12 @@ _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal; argparse would import `shutil` for that, for each option anew."""
+    """As wide as the terminal; argparse would import `shutil` to know that."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
 
-@cache
 def _columns() -> int:
     """Return the columns of the terminal, as `shutil.get_terminal_size` does."""
     stated = os.environ.get("COLUMNS", "")
