@@ -23,9 +23,11 @@ import numpy as np
 import pytest
 
 from shardcost import __version__
+from shardcost.catalog.parsed import SHIPPED, Store
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OWN = "{}.{}".format(*sys.version_info)
+PARSED = f"shardcost/catalog/{SHIPPED}"
 TRIAL = Path(__file__).with_name("clean_trial.py")
 EXTRAS_OF_USERS = ("array", "fit", "plot", "progress", "table", "topology", "web")
 RELEASE = os.environ.get("SHARDCOST_RELEASE")
@@ -88,7 +90,7 @@ def test_the_wheel_has_the_package_whole_and_nothing_else(built: Built, reposito
         pytest.skip("no source of the package beside the tests")
     names = set(zipfile.ZipFile(built.wheel).namelist())
     own = {name for name in names if ".dist-info/" not in name}
-    assert own == {
+    assert own - {PARSED} == {
         path.relative_to(package.parent).as_posix()
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
@@ -104,6 +106,19 @@ def test_the_wheel_has_the_package_whole_and_nothing_else(built: Built, reposito
     for what, extra in re.findall(r"Requires-Dist: (.*) extra == '(\w+)'", stated):
         needed.setdefault(extra, set()).add(what.removesuffix(" and").rstrip("; "))
     assert needed["all"] == set().union(*(needed[extra] for extra in EXTRAS_OF_USERS))
+
+
+def test_the_wheel_has_the_catalog_parsed(built: Built) -> None:
+    packed = zipfile.ZipFile(built.wheel)
+    store = Store(packed.read(PARSED))
+    folder = "shardcost/catalog/"
+    files = [each for each in packed.namelist() if each.startswith(folder)]
+    names = {each for each in files if each.endswith(".toml")}
+    assert len(names) > 200
+    for name in names:
+        entry = store.entry(name.removeprefix(folder).removesuffix(".toml"))
+        assert entry is not None, name
+        assert entry.holds_for(packed.read(name)), name
 
 
 def test_the_wheel_has_the_size_on_record(built: Built, repository: Path) -> None:
@@ -127,7 +142,8 @@ def test_the_sdist_has_what_tests_and_documentation_need(built: Built) -> None:
     names = {path.name for path in built.source.iterdir()}
     assert names >= {"src", "lab", "tests", "docs", "benchmarks", "README.md", "CHANGELOG.md"}
     assert names >= {"LICENSE", "SECURITY.md", "CITATION.cff", "CONTRIBUTING.md", "mkdocs.yml"}
-    assert not list(built.source.rglob("__pycache__"))
+    with tarfile.open(built.sdist) as packed:
+        assert not [each for each in packed.getnames() if "__pycache__" in each]
 
 
 def interpreter(python: str) -> str:

@@ -14,7 +14,7 @@ an array is recognised by its ``dtype``, so that a program which uses none never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from math import inf
 from types import MappingProxyType
 from typing import (
@@ -29,6 +29,7 @@ from typing import (
 
 from shardcost.dtypes import BITS, WEIGHT_FORMATS, canonical_dtype, canonical_format
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError, shown
+from shardcost.records import dataclass
 from shardcost.scalars import positive_number, whole_number
 
 if TYPE_CHECKING:

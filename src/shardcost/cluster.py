@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import looked_up
 from shardcost.checks import (
@@ -41,6 +41,7 @@ from shardcost.dtypes import (
     weight_format,
 )
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.records import NamedTuple
 from shardcost.torus import Spanned, compact, filled, spanned
 from shardcost.wiring import Wiring
 

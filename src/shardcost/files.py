@@ -8,10 +8,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EEXIST
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from shardcost.errors import FormatError, ShardcostError, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @contextmanager

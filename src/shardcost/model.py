@@ -20,8 +20,7 @@ Sizes may be NumPy arrays that broadcast, to study many shapes at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.checks import (
     Count,
@@ -38,6 +37,9 @@ from shardcost.checks import (
     whole,
 )
 from shardcost.errors import BadValueError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NORM_VECTORS: Final = {"rms": 1, "layer": 2, "layer_without_shift": 1, "none": 0}
 """Learned vectors per normalisation: a scale, and for most layer norms a shift."""

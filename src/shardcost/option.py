@@ -6,11 +6,12 @@ The table of all options is `shardcost.options`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
 from shardcost import values
+from shardcost.records import dataclass
 from shardcost.scalars import whole_number
 from shardcost.workload import Decode, Prefill, Train
 

@@ -33,10 +33,10 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.errors import BadValueError
+from shardcost.records import dataclass
 from shardcost.units import (
     format_bytes,
     format_bytes_decimal,

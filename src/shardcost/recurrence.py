@@ -14,7 +14,9 @@ rules differ in what is added (forms and chunks as in the papers and the librari
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from shardcost.records import NamedTuple
 
 
 class Rule(NamedTuple):

@@ -9,7 +9,7 @@ package ask here. The page does not: no text of a request becomes a path.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from os import PathLike, path
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from shardcost import catalog
@@ -21,10 +21,10 @@ from shardcost.software import Software
 if TYPE_CHECKING:
     from shardcost.machine import Machine
 
-GivenModel: TypeAlias = Model | str | Path
-GivenCluster: TypeAlias = Cluster | str | Path
-GivenNetwork: TypeAlias = Network | str | Path | None
-GivenSoftware: TypeAlias = Software | str | Path
+GivenModel: TypeAlias = Model | str | PathLike[str]
+GivenCluster: TypeAlias = Cluster | str | PathLike[str]
+GivenNetwork: TypeAlias = Network | str | PathLike[str] | None
+GivenSoftware: TypeAlias = Software | str | PathLike[str]
 
 
 def model(given: GivenModel) -> Model:
@@ -40,16 +40,18 @@ def model(given: GivenModel) -> Model:
         raise BadValueError("model", text, "a name of the catalog or a path")
     if text.endswith(".toml"):
         return Model.from_file(text)
-    file = Path(text)
-    if not (text.endswith(".json") or (file / "config.json").is_file()):
+    if not (text.endswith(".json") or path.isfile(f"{text}/config.json")):  # noqa: PTH113
         try:
             return Model.named(text)
         except UnknownNameError:
-            if not file.is_dir():  # else what the folder lacks is the better answer
+            # Of a folder, what it lacks is the better answer.
+            if not path.isdir(text):  # noqa: PTH112
                 raise
+    from pathlib import Path
+
     from shardcost.formats.hf_config import model_of_file
 
-    return model_of_file(file)
+    return model_of_file(Path(text))
 
 
 def caveats_of(model: Model) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
             `Machine` is returned as it is.
         network: What joins its nodes instead of the network that it has.
     """
-    if not isinstance(given, Cluster | str | Path):
+    if not isinstance(given, Cluster | str | PathLike):
         from shardcost.machine import Machine  # which a command about one formula does without
 
         if not isinstance(given, Machine):
@@ -81,7 +83,7 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
         if network is not None:
             raise BadValueError("network", network, "left out: a Machine has one, or none, already")
         return given
-    file = isinstance(network, str | Path) and catalog.is_file(str(network))
+    file = isinstance(network, str | PathLike) and catalog.is_file(str(network))
     if not isinstance(network, str | Network | None) and not file:
         raise BadTypeError("network", network, "a Network, the name of one or a file")
     joined = network if isinstance(network, str | Network) and not file else None
@@ -94,7 +96,7 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
     elif catalog.is_file(str(given)):
         from shardcost.machine.libraries import profile_in
 
-        found = profile_in(given, joined)
+        found = profile_in(str(given), joined)
     else:
         found = Cluster.named(str(given), joined)
     if not file:
@@ -112,6 +114,6 @@ def software(given: GivenSoftware) -> Software:
 
 
 def _text(argument: str, given: object, rule: str) -> str:
-    if not isinstance(given, str | Path):
+    if not isinstance(given, str | PathLike):
         raise BadTypeError(argument, given, rule)
     return str(given)

@@ -15,10 +15,11 @@ Everything takes numbers or arrays that broadcast.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil, largest, log2, smallest, sqrt
 from shardcost.errors import UnknownNameError
+from shardcost.records import NamedTuple
 
 ROUTINGS: Final = ("even", "random", "power_law")
 DISPATCH_LIBRARIES: Final = ("deepep", "hybridep", "trtllm", "pplx", "mori", "uccl")

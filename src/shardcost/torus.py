@@ -22,9 +22,10 @@ from functools import reduce
 from itertools import pairwise, product
 from math import prod
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import choose, floor, largest, smallest
+from shardcost.records import NamedTuple
 
 Shape = tuple[int, ...]
 

@@ -9,10 +9,11 @@ the network cards beside them. Devices are numbered from 0 in the order of the n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.checks import Noun, flag, noun, positive, whole
 from shardcost.errors import BadTypeError, BadValueError
+from shardcost.records import NamedTuple
 
 MOST_GPUS: Final = 256
 """In one wired node: as many as a device matrix may have."""

@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from shardcost.catalog import user_files
 from shardcost.catalog.build import cluster_from, model_from, network_from, software_from
 from shardcost.catalog.network_names import GRAMMAR, stated_network
+from shardcost.catalog.parsed import ParsedFiles, beside_compiled
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, UnknownNameError, shown
 from shardcost.files import read_text
 from shardcost.model import Model
 from shardcost.software import Software
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Folder = Literal[
     "models",
@@ -58,14 +60,14 @@ _PROFILE_KEYS: Final = {
 }
 """A profile has constants of libraries, of kernels, or of both."""
 _PROFILE_NEEDS: Final = ("name", "based_on")
-_HERE: Final = Path(__file__).parent
+_FILES: Final = ParsedFiles(os.path.dirname(__file__), beside_compiled())  # noqa: PTH120
 _SEPARATORS: Final = str.maketrans("", "", "-_ ")
 _FILE: Final = re.compile(r".*\.(toml|json|xml|csv|txt|log)", re.IGNORECASE | re.DOTALL)
 
 
 def names(folder: Folder) -> list[str]:
     """Return the names of all built-in presets of one kind, sorted."""
-    return sorted(path.stem for path in (_HERE / folder).glob("*.toml"))
+    return list(_FILES.names(folder))
 
 
 def all_names(folder: Folder) -> list[str]:
@@ -187,6 +189,8 @@ def cluster_in_file(path: str | Path, network: str | Network | None = None) -> C
         path: A cluster file in the form of the catalog, or what ``shardcost calibrate`` wrote.
         network: A network, or the name of one in the catalog.
     """
+    from pathlib import Path
+
     return cluster_in_text(read_text(Path(path), user_files.MOST_BYTES), network, str(path))
 
 
@@ -344,8 +348,7 @@ def folded(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 
-@cache  # parsing a file takes milliseconds
+@cache  # every lookup asks; a file takes a twentieth of a millisecond
 def raw(folder: Folder, stem: str) -> dict[str, Any]:
     """Return the content of a built-in file as it is."""
-    with (_HERE / folder / f"{stem}.toml").open("rb") as file:
-        return tomllib.load(file)
+    return _FILES.content(f"{folder}/{stem}")

@@ -137,9 +137,13 @@ _SECONDS: Final = {"_us": 1e-6, "_ms": 1e-3}
 
 def _exact(value: float, unit: float) -> float:
     """Return value x unit as the float nearest to the decimal product: 989.4 tera is 989.4e12."""
-    from fractions import Fraction
-
-    return float(Fraction(str(value)) * Fraction(unit))
+    mantissa, _, power = str(value).partition("e")
+    whole, _, decimals = mantissa.partition(".")
+    shift = int(power or 0) - len(decimals)
+    top, bottom = unit.as_integer_ratio()
+    top, bottom = top * 10 ** max(shift, 0), bottom * 10 ** max(-shift, 0)
+    exact: float = int(whole + decimals) * top / bottom  # of whole numbers: rounded once
+    return exact
 
 
 def _figure(field: str) -> Figure:

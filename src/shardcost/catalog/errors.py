@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.arrays import largest, log2
 from shardcost.checks import is_array
 from shardcost.errors import UnknownNameError
+from shardcost.records import NamedTuple
 
 Facts = Mapping[str, str]
 """What is known of a prediction before anything is measured, by name."""

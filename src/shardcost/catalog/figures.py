@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import values
 from shardcost.cluster import Cluster, Device, Network, Source
 from shardcost.dtypes import BITS
 from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.records import NamedTuple
 from shardcost.scalars import positive_number, whole_number
 from shardcost.units import (
     format_bytes,

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.errors import BadTypeError, BadValueError, FormatError, shown
 from shardcost.files import read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VARIABLE: Final = "SHARDCOST_CATALOG"
 MOST_BYTES: Final = 2**20
@@ -74,6 +75,8 @@ def checked_name(name: str, what: str, taken: list[str]) -> str:
 
 def content_of(path: str | Path, folder: str) -> dict[str, Any]:
     """Return the content of a user's file, which must be of the kind in that folder."""
+    from pathlib import Path
+
     content = parsed(read_text(Path(path), MOST_BYTES), str(path))
     check_kind(content, folder, str(path))
     return content
@@ -95,6 +98,8 @@ def kind_of(content: Mapping[str, Any]) -> str | None:
 
 def parsed(text: str, file: str) -> dict[str, Any]:
     """Return the content of a TOML file from outside, every text and number of it checked."""
+    import tomllib
+
     other = next((what for begins, what in _OTHER_FILES if begins.match(text[:_HEAD])), None)
     if other is not None:
         raise FormatError(file, f"is {other}, not a TOML file in the form of the catalog")
@@ -172,6 +177,8 @@ def contents(folder: str, taken: list[str]) -> dict[str, tuple[str, dict[str, An
 
 @cache  # every lookup of a name asks; a changed folder is seen by the next process
 def _files(place: str) -> list[tuple[str, dict[str, Any]]]:
+    from pathlib import Path
+
     try:
         paths = sorted(Path(place).iterdir())
     except (OSError, ValueError) as error:

@@ -162,7 +162,6 @@ def _write_tuner_file(given: Namespace) -> int:
 
 
 def _one_size(given: Namespace) -> int:
-    from shardcost.collectives.sweep import octaves
     from shardcost.report.collective import as_data, as_text
 
     size = SIZE.read(given.size)
@@ -176,6 +175,8 @@ def _one_size(given: Namespace) -> int:
         return options.print_why(given.why, collective_figures(result), why, json=given.json)
 
     def text() -> str:
+        from shardcost.collectives.sweep import octaves
+
         sweep = collective_of(vars(given), options.OnDisk(), octaves(size))
         return as_text(result, explain=given.explain, sweep=sweep)
 

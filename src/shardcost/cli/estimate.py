@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardcost.cli import launch, options, placement
@@ -14,6 +13,8 @@ from shardcost.options import LAYOUT, PRICE, RUN
 from shardcost.request import estimate_of, grid_of, run_of, scaling_of, target_of, varied
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardcost.estimate.result import Estimate
     from shardcost.estimate.scaling import Grid, Scaling
 
@@ -112,9 +113,9 @@ def run(given: Namespace) -> int:
     if given.trace is not None:
         from shardcost.report.trace import write_timeline
 
-        write_timeline(result, Path(given.trace))
+        write_timeline(result, _path(given.trace))
     if given.plot is not None:
-        _draw(result, Path(given.plot), given.picture or _PICTURES[0])
+        _draw(result, _path(given.plot), given.picture or _PICTURES[0])
     advised = None
     if given.advise:
         from shardcost.search.advice import advice
@@ -145,6 +146,12 @@ def run(given: Namespace) -> int:
     return 0
 
 
+def _path(text: str) -> Path:
+    from pathlib import Path  # which an estimate that writes no file does without
+
+    return Path(text)
+
+
 def _draw(result: Estimate, file: Path, picture: str) -> None:
     """Write one picture of an estimate."""
     from shardcost.report import memory_plot, pictures, roofline_plot, timeline_plot
@@ -172,7 +179,7 @@ def _check_files(given: Namespace) -> None:
     if given.plot is not None:
         from shardcost.report.pictures import check_name
 
-        check_name(Path(given.plot))
+        check_name(_path(given.plot))
     if given.csv is not None:
         _check_csv(given)
     if given.why is not None:
@@ -222,9 +229,9 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     )
     plot = given.plot if any(row.found is not None for row in result.rows) else None
     if plot is not None:
-        _draw_varied(result, Path(plot))
+        _draw_varied(result, _path(plot))
     if given.csv is not None:
-        write_whole(Path(given.csv), report.as_csv(result))
+        write_whole(_path(given.csv), report.as_csv(result))
     files = {name: file for name, file in (("plot", plot), ("csv", given.csv)) if file}
     if given.json:
         options.print_json(report.as_data(result, finder.caveats) | files)

@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.catalog import user_files
@@ -16,6 +16,7 @@ from shardcost.cluster import Cluster, Network
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.files import read_text
 from shardcost.model import Model
+from shardcost.records import NamedTuple
 from shardcost.report import describe
 from shardcost.report.text import paragraph, table
 from shardcost.software import Software

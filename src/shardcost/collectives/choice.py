@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import add, or_
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import anywhere, name_among
@@ -26,6 +26,7 @@ from shardcost.collectives.paths import Parts, exists, total
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
 from shardcost.machine.constants import Calibration
+from shardcost.records import NamedTuple
 
 _SHARPNESS: Final = 6
 """Weights are ratios of times squared this often: to the power 64."""

@@ -23,8 +23,8 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import resolve
 from shardcost.arrays import ceil_div, choose, largest, log2, looked_up, smallest, sqrt
@@ -48,6 +48,7 @@ from shardcost.machine.dispatch import (
     libraries,
 )
 from shardcost.receipt import identifiers
+from shardcost.records import NamedTuple, dataclass
 from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.traced import step
 from shardcost.units import format_time

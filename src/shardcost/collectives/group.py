@@ -8,7 +8,6 @@ follow the rates that a collective cannot exceed and the time below which no alg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -17,6 +16,7 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import Count, Quantity, anywhere, count_or_array
 from shardcost.cluster import Cluster, Tier
 from shardcost.errors import BadValueError
+from shardcost.records import dataclass
 from shardcost.torus import Spanned
 
 NVLINK_KINDS: Final = frozenset({"nvswitch", "cube_mesh", "full_mesh"})

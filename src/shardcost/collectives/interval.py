@@ -9,7 +9,7 @@ their fit, the kind of library and of links, the collective, the mode and the si
 from __future__ import annotations
 
 from math import exp, inf, log1p
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import choose, first_not_less, largest, smallest
 from shardcost.arrays import exp as as_exp
@@ -27,6 +27,7 @@ from shardcost.collectives.library_time import CollectiveTime, tables_for
 from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
 from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
 from shardcost.machine.provenance import widening
+from shardcost.records import NamedTuple
 
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime

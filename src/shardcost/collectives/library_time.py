@@ -8,10 +8,10 @@ runs (`choice`). Here they meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import resolve
 from shardcost.arrays import choose, largest, looked_up, named, smallest
@@ -64,6 +64,7 @@ from shardcost.machine.libraries import (
     name_and_version,
 )
 from shardcost.machine.residual import CollectiveTable
+from shardcost.records import NamedTuple, dataclass
 from shardcost.resolve import GivenCluster, GivenNetwork
 from shardcost.scalars import positive_number
 from shardcost.units import format_bytes, format_rate, format_time

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import ceil, choose, floor, largest, log2, smallest, sqrt
 from shardcost.checks import anywhere
@@ -29,6 +29,7 @@ from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
 from shardcost.machine.constants import NetworkConstants as Network
 from shardcost.machine.constants import RingLibrary, TorusLibrary
+from shardcost.records import NamedTuple
 from shardcost.traced import step
 
 Parts: TypeAlias = Mapping[str, Any]

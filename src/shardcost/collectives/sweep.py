@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.collectives.library_time import CollectiveTime
+from shardcost.records import NamedTuple
 
 LEAST_BYTES: Final = 8
 MOST_BYTES: Final = 8 * 2**30

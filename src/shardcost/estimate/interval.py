@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf, log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.arrays import exp, largest, log2, smallest
@@ -36,6 +36,7 @@ from shardcost.machine.libraries import GENERIC, default_library
 from shardcost.machine.provenance import widening
 from shardcost.model import Model
 from shardcost.program.operations import AttentionCore, Collective, Elementwise, Gemm
+from shardcost.records import NamedTuple
 from shardcost.software import Software
 from shardcost.workload import Decode, Train, Workload
 

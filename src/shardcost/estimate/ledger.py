@@ -13,9 +13,9 @@ Communication counts twice: all of it, and the part that nothing hides. What hid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
@@ -29,6 +29,7 @@ from shardcost.program.operations import (
     Operation,
     Operations,
 )
+from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 
 if TYPE_CHECKING:

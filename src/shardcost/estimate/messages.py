@@ -7,8 +7,6 @@ beside a collective, ranks that wait for the slowest, and the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardcost.checks import is_array
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadTypeError
@@ -17,6 +15,7 @@ from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.machine.libraries import MULTIMEM
 from shardcost.program.operations import Collective
+from shardcost.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

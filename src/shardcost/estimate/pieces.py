@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.estimate.price import Prices, added
@@ -29,6 +29,7 @@ from shardcost.program.operations import (
     Passes,
     StateKernel,
 )
+from shardcost.records import NamedTuple
 from shardcost.schedule.overlap import beside, chunked, ring_attention
 from shardcost.software import Software
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import choose
 from shardcost.layout import Layout
 from shardcost.memory.parameters import expert_copies, expert_tensor_degree
+from shardcost.records import NamedTuple
 
 
 class Place(NamedTuple):

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -28,22 +28,12 @@ from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
-from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
-from shardcost.kernels.mla import LatentShape, attention_time_s
 from shardcost.kernels.power import sustained_time_s
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
 from shardcost.machine.kernels import KernelTable, Section
 from shardcost.machine.libraries import MULTIMEM
-from shardcost.machine.linear_attention import default_kernel as default_state_kernel
-from shardcost.machine.linear_attention import (
-    kind_of,
-    linear_attention_section,
-    state_bytes,
-)
-from shardcost.machine.mla import attention_sections, mla_section
-from shardcost.machine.mla import default_kernel as latent_kernel
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -57,9 +47,12 @@ from shardcost.program.operations import (
     Routed,
     StateKernel,
 )
+from shardcost.records import NamedTuple
 
+# Kernels that few models have are imported where an operation is one of them.
 if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
+    from shardcost.kernels.linear_attention import Sizes
 
 _MOST_PRICES: Final = 200_000
 """Prices kept per machine before all are dropped: some tens of megabytes."""
@@ -117,6 +110,9 @@ def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
 
 def state_sizes(op: StateKernel) -> Sizes:
     """Return the sizes of a kernel of a layer with a state, as its engine keeps that."""
+    from shardcost.kernels.linear_attention import Sizes
+    from shardcost.machine.linear_attention import state_bytes
+
     return Sizes(
         op.batch,
         op.query_tokens,
@@ -422,11 +418,15 @@ class Prices:
 
     def state_kernel(self, op: StateKernel) -> str:
         """Return the name of the kernel that an engine runs a part of a layer with a state by."""
+        from shardcost.machine.linear_attention import default_kernel
+
         part = "update" if op.part == "conv" and op.decode else op.part
-        return default_state_kernel(op.engine, self.machine.cluster.device, op.rule, part)
+        return default_kernel(op.engine, self.machine.cluster.device, op.rule, part)
 
     def _state(self, op: StateKernel) -> Any:
         """Return the seconds of a kernel of a layer with a state, which comes from memory."""
+        from shardcost.kernels.linear_attention import linear_attention_time_s
+
         return linear_attention_time_s(
             self.machine.kernels,
             self.state_kernel(op),
@@ -461,21 +461,29 @@ class Prices:
     ) -> tuple[KernelTable, Section]:
         kernels = self.machine.kernels
         if isinstance(op, LatentCore):
+            from shardcost.machine.mla import attention_sections, mla_section
+
             of = (self.latent_kernel(op), op.engine, _phase(op), op.form, op.cache_dtype)
             return "mla", mla_section(kernels, attention_sections(*of, kernels.like))
         if isinstance(op, AttentionCore):
             phase = "decode" if op.decode else "backward" if op.backward else "prefill"
             return "attention", kernels.section("attention", phase)
+        from shardcost.machine.linear_attention import kind_of, linear_attention_section
+
         kind = kind_of(self.state_kernel(op), op.part, op.engine)
         section = linear_attention_section(kernels, kind, op.rule, op.part, op.phase)
         return "linear_attention", section
 
     def latent_kernel(self, op: LatentCore) -> str:
         """Return the name of the kernel that an engine runs latent attention by."""
-        return latent_kernel(op.engine, self.machine.cluster.device, _phase(op), op.cache_dtype)
+        from shardcost.machine.mla import default_kernel
+
+        return default_kernel(op.engine, self.machine.cluster.device, _phase(op), op.cache_dtype)
 
     def _latent(self, op: LatentCore) -> Any:
         """Return the seconds of an engine's latent attention, whose cache comes from memory."""
+        from shardcost.kernels.mla import LatentShape, attention_time_s
+
         return attention_time_s(
             self.machine.kernels,
             self.latent_kernel(op),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
@@ -31,6 +30,7 @@ from shardcost.program.operations import (
     LatentCore,
     StateKernel,
 )
+from shardcost.records import NamedTuple, dataclass
 from shardcost.scheduler import Scheduler
 from shardcost.software import Software
 from shardcost.traced import Naming, unnamed

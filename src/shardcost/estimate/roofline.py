@@ -16,7 +16,6 @@ memory's rate, which is what any share on the slope is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.cluster import Device
@@ -26,7 +25,6 @@ from shardcost.estimate.price import state_sizes
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
-from shardcost.kernels.linear_attention import least_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (
     AttentionCore,
@@ -41,6 +39,7 @@ from shardcost.program.operations import (
 from shardcost.program.operations import (
     Kernel as KernelOperation,
 )
+from shardcost.records import dataclass
 
 _QUERY_BITS: Final = 16
 """Of queries and outputs at least, however narrow the cache is."""
@@ -213,6 +212,8 @@ def moved_bytes(op: KernelOperation) -> Any:
             op.dtype, each, op.hidden, op.width, op.active
         )
     if isinstance(op, StateKernel):
+        from shardcost.kernels.linear_attention import least_bytes
+
         return least_bytes(op.part, state_sizes(op), stepped=op.decode) * (2 if op.backward else 1)
     return _latent_bytes(op) if isinstance(op, LatentCore) else _attention_bytes(op)
 

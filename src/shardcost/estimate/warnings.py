@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from shardcost.catalog import names, software_named
 from shardcost.checks import anywhere, is_array
@@ -16,6 +16,7 @@ from shardcost.dtypes import weight_format
 from shardcost.machine.kernels import KernelTable
 from shardcost.program.feasibility import without_effect
 from shardcost.program.operations import AttentionCore, Collective, Gemm
+from shardcost.records import NamedTuple
 from shardcost.software import default_software
 from shardcost.workload import Prefill, Train, Workload
 

@@ -14,13 +14,14 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from shardcost.errors import BadValueError, FormatError, printable, shown
 from shardcost.files import is_file, is_folder, read_text, write_whole
+from shardcost.records import dataclass
 
 MOST_BYTES: Final = 64 * 2**20
 """A table of ten thousand rows has 1 MiB; 64 MiB leaves room and still fits any memory."""

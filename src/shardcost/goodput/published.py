@@ -5,9 +5,10 @@ They are data of ``catalog/tuner/failures.toml``, each with its source.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost.catalog import tuner_table
+from shardcost.records import NamedTuple
 
 _DAY_S: Final = 86_400.0
 

@@ -6,10 +6,10 @@ it longer. Everything else is that time: GPU-hours, money, energy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil, exp, hypot, inf, log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import largest, smallest
 from shardcost.checks import is_array
@@ -21,6 +21,7 @@ from shardcost.goodput.checkpoints import DALY, cycle_s, daly_interval_s, restar
 from shardcost.goodput.published import Published, published
 from shardcost.memory import checkpoint_bytes
 from shardcost.receipt import Receipt
+from shardcost.records import NamedTuple, dataclass
 from shardcost.resilience import Resilience
 from shardcost.scalars import positive_number
 from shardcost.traced import Naming, named, receipt, step, unnamed

@@ -32,7 +32,7 @@ Everything takes numbers or arrays that broadcast. Constants come from the catal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import ceil, choose, floor, largest, log2, smallest
 from shardcost.checks import Count, Quantity, anywhere, is_array
@@ -40,6 +40,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import BadValueError
 from shardcost.machine.kernels import KernelConstants
+from shardcost.records import NamedTuple
 from shardcost.traced import step
 
 Constants: TypeAlias = Mapping[str, Any]

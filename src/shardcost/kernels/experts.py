@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil, choose, exp, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
@@ -48,6 +48,7 @@ from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.kernels.tiles import step_times_s, waves_of
 from shardcost.machine.experts import experts_section
 from shardcost.machine.kernels import KernelConstants, clock_hz
+from shardcost.records import NamedTuple
 from shardcost.traced import step
 
 GROUPED: Final = "grouped_mm"

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
@@ -50,6 +50,7 @@ from shardcost.dtypes import WeightFormat, weight_format
 from shardcost.kernels.cache import cache_of_weights, replayed_byte_s
 from shardcost.kernels.tiles import waves_of
 from shardcost.machine.kernels import KernelConstants, Section, clock_hz, has_no_less
+from shardcost.records import NamedTuple
 from shardcost.traced import step
 
 

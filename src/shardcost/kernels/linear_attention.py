@@ -30,7 +30,7 @@ Everything takes numbers or arrays that broadcast. The constants are those of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
@@ -48,6 +48,7 @@ from shardcost.machine.linear_attention import (
     linear_attention_section,
     start_of,
 )
+from shardcost.records import NamedTuple
 from shardcost.recurrence import RULES, scan_flops
 from shardcost.traced import step
 

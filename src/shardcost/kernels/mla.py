@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
@@ -63,6 +63,7 @@ from shardcost.machine.mla import (
     structure_of,
     widened_bytes,
 )
+from shardcost.records import NamedTuple
 from shardcost.traced import step
 
 _WIDE_BYTES: Final = 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from shardcost import resolve
@@ -11,6 +10,7 @@ from shardcost.errors import BadValueError
 from shardcost.layout import Layout
 from shardcost.load.engine import Engine
 from shardcost.machine import Machine, machine_of
+from shardcost.records import dataclass
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import default_software
 

@@ -21,7 +21,7 @@ and as for any random count about the square root of them come in a bunch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +36,7 @@ from shardcost.machine import Machine, machine_of
 from shardcost.memory import memory_of
 from shardcost.memory.policy import policy_with
 from shardcost.model import Model
+from shardcost.records import dataclass
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor
 
 from shardcost.estimate.result import Estimate
 from shardcost.load.result import Load
 from shardcost.load.worker import KVRoom
+from shardcost.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log, sqrt
 from statistics import NormalDist
 from typing import Any, Final
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardcost.checks import Noun, instance, noun, one_of, positive, whole
 from shardcost.errors import BadValueError, UsageError
+from shardcost.records import dataclass
 from shardcost.scalars import positive_number
 
 ARRIVALS: Final = ("poisson", "closed", "all-at-once", "trace")

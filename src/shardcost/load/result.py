@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from shardcost.display import Displayed
 from shardcost.load.deployment import Deployment
 from shardcost.load.requests import Floats, Ints, Requests
 from shardcost.machine import machine_of
+from shardcost.records import NamedTuple, dataclass
 from shardcost.units import format_time, format_tokens
 
 PERCENTILES: Final = (50, 90, 99)

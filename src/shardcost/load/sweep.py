@@ -9,7 +9,7 @@ last point that is and the first that is not; it is found by halving what is bet
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, isfinite, sqrt
 from typing import Final
 
@@ -20,6 +20,7 @@ from shardcost.load.deployment import Deployment
 from shardcost.load.requests import MOST_REQUESTS, Floats, Requests
 from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
+from shardcost.records import dataclass
 
 OVER: Final = ("rate", "concurrency")
 FIGURES: Final = ("ttft", "tpot", "e2e")

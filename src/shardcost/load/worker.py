@@ -12,11 +12,12 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import ceil, floor, log, sqrt
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost.load.engine import Engine
 from shardcost.load.result import Moment
 from shardcost.load.steps import StepTimes
+from shardcost.records import NamedTuple
 from shardcost.scheduler import Scheduler
 
 WAITS: Final = ("KV room", "max_num_seqs", "tokens of a step", "decoding")

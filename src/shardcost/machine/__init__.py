@@ -7,9 +7,9 @@ measurements out are other machines: ``replace(machine, …)`` or `machine_of` w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.catalog.figures import Unchanged, unchanged_of
@@ -36,6 +36,7 @@ from shardcost.machine.libraries import (
     profile_calibrations,
 )
 from shardcost.machine.profile_kernels import profile_sections
+from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 
 _TORCH: Final = "torch"

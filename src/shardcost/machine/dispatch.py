@@ -11,16 +11,17 @@ measured runs by the constants of its nearest relative.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import exp, log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.checks import Noun, Quantity, anywhere, noun, positive
 from shardcost.cluster import Cluster
 from shardcost.errors import UnknownNameError
 from shardcost.machine.constants import in_base_units, stated
+from shardcost.records import NamedTuple, dataclass
 
 PHASES: Final = ("dispatch", "combine")
 _OF_ONE_SM: Final = frozenset({"token_s", "copy_s", "sm_bytes_per_s"})

@@ -13,7 +13,6 @@ file in ``tuner/``; the first that holds is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +27,7 @@ from shardcost.machine.kernels import (
     nearest_systems,
     section_of,
 )
+from shardcost.records import dataclass
 
 Entry = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ inherit them; `Section.inherited_from` says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, log
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from shardcost import catalog
 from shardcost.arrays import largest, log2
@@ -22,6 +22,7 @@ from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
 from shardcost.errors import UnknownNameError
 from shardcost.machine.residual import Residual
 from shardcost.receipt import Term
+from shardcost.records import NamedTuple, dataclass
 from shardcost.traced import Traced
 
 KernelTable = Literal["gemm", "attention", "elementwise", "experts", "linear_attention", "mla"]

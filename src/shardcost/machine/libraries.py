@@ -8,13 +8,11 @@ where its constants come from (`Calibration.inherited_from`).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from math import exp, log
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import catalog
 from shardcost.cluster import Cluster, Network
@@ -22,6 +20,9 @@ from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNa
 from shardcost.machine.constants import Calibration, NetworkConstants, from_file_content, stated
 from shardcost.machine.kernels import stated_clock_hz
 from shardcost.machine.profile_kernels import profile_sections
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENGINES: Final = ("sglang", "trtllm", "vllm")
 FRAMEWORKS: Final = ("xla",)
@@ -77,6 +78,8 @@ def profile_calibrations(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the calibrations that a cluster's own profile brings along."""
     if not cluster.profile:
         return ()
+    import tomllib
+
     return tuple(from_file_content(tomllib.loads(cluster.profile), f"profile {cluster.name}"))
 
 

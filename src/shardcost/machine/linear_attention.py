@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Device
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.machine.families import Sections, defaults, family_by_word, resolved
 from shardcost.machine.kernels import KernelConstants, Section
+from shardcost.records import NamedTuple
 
 PARTS: Final = ("conv", "scan", "step", "conv+step")
 PARTITIONED: Final = "partitioned"

@@ -14,7 +14,7 @@ for the host: its constants come from a device beside a CPU of the same kind, wh
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost import catalog
 from shardcost.catalog import tuner_table
@@ -24,6 +24,7 @@ from shardcost.errors import BadValueError
 from shardcost.machine.dispatch import is_rack
 from shardcost.machine.families import Sections, defaults, family_by_word, holds_for, resolved
 from shardcost.machine.kernels import KernelConstants, Section
+from shardcost.records import NamedTuple
 
 _NARROW_BYTES: Final = 1.5
 """Below which an element of the cache counts as 8 bits wide."""

@@ -8,7 +8,6 @@ number of the size that such a constant can have.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, cast
@@ -45,6 +44,8 @@ def profile_sections(cluster: Cluster) -> dict[tuple[KernelTable, str], Section]
     """Return the sections that a cluster's own profile brings along."""
     if not cluster.profile:
         return {}
+    import tomllib
+
     content, file = tomllib.loads(cluster.profile), f"profile {cluster.name}"
     entries = content.get("kernels", [])
     if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):

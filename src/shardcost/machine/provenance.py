@@ -7,7 +7,7 @@ datasheet, and none of them counts as measured on it. How much an interval widen
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost import catalog
 from shardcost.catalog import tuner_table
@@ -17,6 +17,7 @@ from shardcost.errors import ShardcostError
 from shardcost.machine import Machine, machine_of
 from shardcost.machine.constants import Calibration, GenericLibrary
 from shardcost.machine.kernels import KernelConstants, KernelTable, Section
+from shardcost.records import NamedTuple
 
 MEASURED, INHERITED, ASSUMED, SCALED = "measured", "inherited", "assumed", "scaled"
 _KERNELS: Final[tuple[tuple[str, KernelTable, tuple[str, ...]], ...]] = (

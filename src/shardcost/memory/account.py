@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import ceil_div, choose, largest, smallest
 from shardcost.checks import is_array
@@ -64,6 +64,7 @@ from shardcost.model import (
     LinearAttention,
     Model,
 )
+from shardcost.records import NamedTuple
 from shardcost.traced import Naming, step, unnamed
 from shardcost.workload import Decode, Prefill, Train, Workload
 

@@ -7,7 +7,7 @@ output (`shardcost.program.adapters`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.layout import Layout
 from shardcost.memory.parameters import heads_per_rank
@@ -21,6 +21,7 @@ from shardcost.model import (
     LinearAttention,
     Model,
 )
+from shardcost.records import NamedTuple
 from shardcost.workload import Train
 
 

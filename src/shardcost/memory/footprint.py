@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, named
 from shardcost.checks import is_array
 from shardcost.cluster import Device
 from shardcost.errors import BadTypeError, BadValueError
+from shardcost.records import dataclass
 from shardcost.units import format_bytes
 
 _SHRINK: Final = {

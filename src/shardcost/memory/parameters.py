@@ -8,7 +8,7 @@ heads are divided until each rank has one; beyond that they are copied. Experts 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import choose, largest
 from shardcost.dtypes import activation_bytes, weight_bytes
@@ -24,6 +24,7 @@ from shardcost.model import (
     LinearAttention,
     Model,
 )
+from shardcost.records import NamedTuple
 from shardcost.workload import Workload
 
 

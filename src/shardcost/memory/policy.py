@@ -9,11 +9,12 @@ its tensors is measured, and kept in the catalog.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.records import dataclass
 
 _WORDS: Final = {"attention": ("flash", "unfused"), "balance": ("layers", "cost")}
 _CHOICES: Final = ("attention", "dropout", "balance")

@@ -37,7 +37,7 @@ that of a column-parallel matrix gathered, and the narrow product between its tw
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import largest, smallest
 from shardcost.dtypes import activation_bytes, weight_format
@@ -55,6 +55,7 @@ from shardcost.model import (
     LinearAttention,
     Model,
 )
+from shardcost.records import NamedTuple
 from shardcost.workload import Train
 
 _STATISTIC_BYTES = 4

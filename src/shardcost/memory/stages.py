@@ -8,11 +8,12 @@ ends, ``1 + (p - 1) / (p v)`` times as many. The zero-bubble schedule ZB-H1 keep
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import ceil_div, choose, largest, smallest
 from shardcost.layout import Layout
 from shardcost.model import Model
+from shardcost.records import NamedTuple
 
 
 class Stage(NamedTuple):

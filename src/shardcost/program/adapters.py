@@ -7,7 +7,7 @@ Megatron Bridge and PEFT.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.program.operations import (
     Collective,
@@ -18,6 +18,7 @@ from shardcost.program.operations import (
     Passes,
     together,
 )
+from shardcost.records import NamedTuple
 
 
 class Adapter(NamedTuple):

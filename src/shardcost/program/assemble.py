@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -40,6 +40,7 @@ from shardcost.program.step import (
     layer_weights,
     step,
 )
+from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
 

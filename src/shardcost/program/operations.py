@@ -6,10 +6,11 @@ stands. Elementwise kernels and collectives are in bytes, GEMMs in elements.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from shardcost.arrays import largest, smallest
 from shardcost.checks import anywhere
+from shardcost.records import NamedTuple
 from shardcost.recurrence import scan_flops, step_flops
 
 

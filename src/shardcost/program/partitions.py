@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.arrays import cell_by_cell
 from shardcost.checks import is_array
@@ -46,6 +46,7 @@ from shardcost.program.operations import (
     together,
 )
 from shardcost.program.setting import Setting
+from shardcost.records import NamedTuple
 
 _NORM_BYTES: Final = 2 * 4
 """Per token and norm: the sums of the elements and of their squares, in 32 bits; backward likewise

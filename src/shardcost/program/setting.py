@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import Layout
@@ -19,6 +18,7 @@ from shardcost.program.operations import (
     OpId,
     Passes,
 )
+from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 

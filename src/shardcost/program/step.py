@@ -9,7 +9,7 @@ over the rest.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import ceil_div
 from shardcost.checks import anywhere
@@ -17,6 +17,7 @@ from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies, sharing_ranks
 from shardcost.program.operations import Collective, Elementwise, Operations
+from shardcost.records import NamedTuple
 from shardcost.software import Software
 from shardcost.workload import Train
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.allreduce import AllreduceCost, message_bytes, ring_allreduce_cost
 from shardcost.receipt import SENT, Receipt, Term
+from shardcost.records import NamedTuple
 from shardcost.report.text import heading, paragraphs, table
 from shardcost.traced import Traced, receipt, step
 from shardcost.units import format_bytes, format_bytes_decimal, format_time

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.catalog import tuner_table
+from shardcost.checks import anywhere
 from shardcost.cluster import Link, Source
 from shardcost.collectives import ALGORITHMS, PROTOCOLS
 from shardcost.collectives.group import nominal_rate
@@ -15,19 +15,21 @@ from shardcost.collectives.interval import interval_of
 from shardcost.collectives.library_time import CollectiveTime
 from shardcost.collectives.paths import total
 from shardcost.collectives.receipts import path_receipts
-from shardcost.collectives.sweep import switches
 from shardcost.collectives.tuner import PathName, tables
 from shardcost.errors import BadValueError
 from shardcost.machine import provenance
 from shardcost.machine.constants import stated
 from shardcost.machine.libraries import ENGINES, TUNER, generation, name_and_version
 from shardcost.receipt import Receipt, identifiers, in_unit
+from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, number, plain, provenance_data
 from shardcost.report.text import bar, heading, paragraph, paragraphs, sparkline, table, width
 from shardcost.units import format_bytes, format_rate, format_time
-from shardcost.validate.shipped import Point
+
+if TYPE_CHECKING:
+    from shardcost.validate.shipped import Point
 
 _NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
@@ -127,6 +129,8 @@ def sweep_as_text(result: CollectiveTime) -> str:
     room = width() - sum(max(map(len, column)) + 2 for column in zip(_HEAD, *cells, strict=True))
     most = max(1.0, *(row["link_share"] for row in sizes))
     wide = min(room - len(_SWITCH) - 1, _WIDEST_BAR)
+    from shardcost.collectives.sweep import switches
+
     switched = {switch.place for switch in switches(result)}
     rows = []
     for place, (row, cell) in enumerate(zip(sizes, cells, strict=True)):
@@ -145,6 +149,8 @@ def sweep_as_text(result: CollectiveTime) -> str:
 
 def _curve(result: CollectiveTime, sweep: CollectiveTime) -> str:
     """Return the bus bandwidth over sizes as a line, the requested size in brackets."""
+    import numpy as np
+
     sizes = sweep.size_bytes
     place = int(np.argmin(np.abs(np.log(sizes / result.size_bytes))))
     drawn = sparkline(sweep.busbw_bytes_per_s.tolist(), mark=place)
@@ -163,6 +169,10 @@ def sweep_as_data(result: CollectiveTime) -> dict[str, Any]:
 
 def curves_as_data(sweep: CollectiveTime, points: Iterable[Point] = ()) -> dict[str, Any]:
     """Return a sweep over sizes as columns, one entry per size, and measured points beside it."""
+    import numpy as np
+
+    from shardcost.collectives.sweep import switches
+
     if sweep.group.ranks == 1:
         raise BadValueError("gpus", 1, "at least 2 for a curve: one by itself sends nothing")
     nominal, shape = link(sweep), sweep.time_s.shape
@@ -318,7 +328,7 @@ def _alternative_as_data(alternative: Alternative) -> dict[str, Any]:
     return {
         **dict(zip(("algorithm", "protocol"), alternative.path, strict=True)),
         **attributes(alternative, "time_s weight nccl_estimate_s=estimate_s"),
-        "limit_bytes": limit if limit is not None and np.isfinite(limit) else None,
+        "limit_bytes": limit if limit is not None and isfinite(limit) else None,
     }
 
 
@@ -326,7 +336,7 @@ def notes(result: CollectiveTime) -> list[str]:
     """Return the caveats of a prediction."""
     if result.group.ranks == 1:
         return [_NOTHING_TO_SEND]
-    beyond = np.any(result.link_share > 1)
+    beyond = anywhere(result.link_share > 1)
     machine = provenance.in_words(result.machine)
     whose = [f"constants {machine}"] if machine else []
     return [*result.notes, *whose, *([_FASTER_THAN_A_RING] if beyond else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import COMMUNICATION, Estimate, part_name
@@ -12,6 +12,7 @@ from shardcost.estimate.warnings import MINOR, Caveat
 from shardcost.machine import provenance
 from shardcost.memory import Memory
 from shardcost.options import departures
+from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.text import (
     SHADES,

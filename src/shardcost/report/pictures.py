@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from warnings import catch_warnings, filterwarnings
 from xml.etree import ElementTree as ET
 
@@ -21,6 +21,7 @@ from shardcost.errors import BadValueError, MissingExtraError
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, STRAGGLERS
 from shardcost.estimate.result import HOST as HOST_PART
 from shardcost.files import write_whole
+from shardcost.records import NamedTuple
 from shardcost.report.markup import Markup, visible
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost.errors import Reason
 from shardcost.estimate.interval import interval_of
 from shardcost.estimate.result import BUBBLE, COMMUNICATION, HOST, STRAGGLERS, Estimate, part_name
 from shardcost.options import AXES, departures
+from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
 from shardcost.report.run import lines as lines_of_run

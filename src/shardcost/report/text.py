@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from textwrap import wrap
-from typing import Final, NamedTuple
+from typing import Final
+
+from shardcost.records import NamedTuple
 
 LABEL: Final = 10
 """Characters of the labels of lines."""

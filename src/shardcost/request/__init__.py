@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardcost import options, values
 from shardcost.checks import name_among
@@ -31,6 +31,7 @@ from shardcost.errors import (
     UsageError,
 )
 from shardcost.option import PHASES, Option, flag
+from shardcost.records import NamedTuple
 from shardcost.scalars import positive_number
 from shardcost.software import default_software
 
@@ -342,9 +343,6 @@ def varied(text: str, phase: str) -> tuple[str, list[str]]:
 
 def target_of(given: Given) -> Target | None:
     """Return what a whole training run is to do; None where no tokens are given."""
-    from shardcost.goodput.run import Target
-    from shardcost.resilience import Resilience
-
     named = [option for option in options.RUN if given.get(option.name) is not None]
     for option in named:
         _check_phase(option, given["phase"])
@@ -352,6 +350,9 @@ def target_of(given: Given) -> Target | None:
         if named:
             raise UsageError(f"{named[0].flag} is of a whole run; give {options.TOKENS.flag}")
         return None
+    from shardcost.goodput.run import Target
+    from shardcost.resilience import Resilience
+
     fields = {
         option.field_of(Resilience).name: option.read(given[option.name])
         for option in named
@@ -362,14 +363,14 @@ def target_of(given: Given) -> Target | None:
 
 def run_of(given: Given, finder: Finder, found: Estimate) -> TrainingRun | None:
     """Return the whole run of a training step; None where no tokens are given."""
-    from shardcost.goodput.run import training_run
-    from shardcost.search.objectives import price_on
-
     target = target_of(given)
     if target is None:
         if given.get("price") is not None:
             raise UsageError(f"--price is of a whole run; give {options.TOKENS.flag}")
         return None
+    from shardcost.goodput.run import training_run
+    from shardcost.search.objectives import price_on
+
     price = price_of(given, finder, [found.cluster])
     each = None if price is None else price_on(found.cluster, price)
     with run_options_named(given):

@@ -17,9 +17,9 @@ more to do; at the start and the end they pick up the bursts of the other outer 
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
 
 from shardcost.arrays import choose, largest
+from shardcost.records import NamedTuple
 from shardcost.schedule.pipeline import Pipeline, full_groups
 from shardcost.schedule.work import Seconds
 

@@ -6,9 +6,10 @@ All arguments are seconds or counts, plain numbers or arrays that broadcast.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import largest, smallest
+from shardcost.records import NamedTuple
 from shardcost.schedule.work import Seconds
 
 

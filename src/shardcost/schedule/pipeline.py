@@ -13,11 +13,12 @@ Everything takes numbers or arrays that broadcast.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from shardcost.arrays import choose
+from shardcost.records import NamedTuple
 from shardcost.schedule.overlap import layered
 from shardcost.schedule.work import LayerGathers, Seconds, Sends, Stage, StepWork
 

@@ -7,10 +7,11 @@ sends add to it is exposed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import anywhere
+from shardcost.records import NamedTuple
 from shardcost.schedule.interleaved import Passes, interleaved, passes
 from shardcost.schedule.one_f_one_b import one_forward_one_backward
 from shardcost.schedule.overlap import before_forward, behind_backward

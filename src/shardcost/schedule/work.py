@@ -8,12 +8,13 @@ work of both ``first`` and ``last``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 from shardcost.checks import is_array
 from shardcost.errors import InfeasibleError, UnknownNameError
 from shardcost.program.feasibility import schedule_rules
+from shardcost.records import dataclass
 
 Seconds: TypeAlias = Any
 """A number of seconds, or an array of them."""

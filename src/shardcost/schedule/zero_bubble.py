@@ -13,9 +13,10 @@ for the first ``p - 1`` of them, and after the last backward only weight gradien
 from __future__ import annotations
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardcost.arrays import choose, largest, smallest
+from shardcost.records import NamedTuple
 from shardcost.schedule.pipeline import Pipeline, full_groups, groups
 from shardcost.schedule.work import Seconds
 

@@ -9,12 +9,13 @@ The other way round, a limit that is to hold in nine of ten cases is one on the 
 from __future__ import annotations
 
 from math import log
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from shardcost.estimate.interval import least_share, residuals_of
 from shardcost.estimate.step import estimate
+from shardcost.records import NamedTuple
 from shardcost.search.objectives import Figures, Limit
 from shardcost.search.question import Question
 from shardcost.workload import Prefill

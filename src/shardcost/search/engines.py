@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context, parent_process
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from shardcost.errors import (
     BadValueError,
@@ -28,9 +24,11 @@ from shardcost.errors import (
     UnknownNameError,
 )
 from shardcost.scalars import whole_number
-from shardcost.search.fingerprint import package_digest
 from shardcost.search.question import Question
 from shardcost.search.tasks import Answer, Runner, Task, Tick, Want
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Questions = tuple[Question, ...]
 Answers = Generator[Answer, None, None]
@@ -130,6 +128,8 @@ def in_processes(questions: Questions, tasks: Iterator[Task], want: Want, jobs: 
 
     A process that dies breaks the pool of all: a new one begins the unfinished tasks again.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     unfinished: dict[int, Task] = {}
     broken: Counter[int] = Counter()
     while True:
@@ -153,6 +153,9 @@ class _Pool:
     """Processes on this machine as a crew."""
 
     def __init__(self, questions: Questions, want: Want, jobs: int) -> None:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
         self._jobs = jobs
         # Started afresh, not forked: a fork would copy locks that other threads hold.
         context = get_context("spawn")
@@ -166,6 +169,8 @@ class _Pool:
             return self.processes.submit(_in_worker, task)
 
     def ready(self, under_way: Collection[Future[Answer]]) -> Iterable[Future[Answer]]:
+        from concurrent.futures import FIRST_COMPLETED, wait
+
         return wait(under_way, return_when=FIRST_COMPLETED).done
 
     def answer(self, handle: Future[Answer]) -> Answer:
@@ -214,6 +219,8 @@ def _begin_worker(questions: Questions, want: Want) -> None:
 
 
 def _end_with_parent() -> None:
+    from multiprocessing import parent_process
+
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -258,6 +265,8 @@ class _OnRay:
         return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def send(self, task: Task) -> Any:
+        from shardcost.search.fingerprint import package_digest
+
         # In a list, so that each worker fetches the questions once and not with every task.
         return self._run.remote([self._questions], task, self._want, package_digest())
 
@@ -282,6 +291,8 @@ _ray_runners: dict[str, Runner] = {}
 
 def _in_ray_worker(questions: list[Any], task: Task, want: Want, digest: str) -> Answer:
     import ray
+
+    from shardcost.search.fingerprint import package_digest
 
     if digest != package_digest():
         raise BadValueError("a Ray worker's shardcost", package_digest(), "that of the search")
@@ -330,6 +341,8 @@ def _connected(ray: Any, jobs: int, address: str | None) -> Iterator[None]:
 
 def _connect(ray: Any, address: str) -> None:
     """Connect to a running Ray; Ray itself would wait for minutes where nothing answers."""
+    import socket
+
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit() and "/" not in host:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from shardcost.errors import Reason, Rule
 from shardcost.estimate.result import footprint
 from shardcost.machine import machine_of
 from shardcost.program.feasibility import reasons
+from shardcost.records import NamedTuple
 from shardcost.search.confidence import surely
 from shardcost.search.cutoff import Cutoff, seeds
 from shardcost.search.grid import Cells, Grid, Indices

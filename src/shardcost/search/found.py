@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from shardcost.errors import Reason
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.step import estimate
 from shardcost.layout import Layout
+from shardcost.records import dataclass
 from shardcost.resolve import caveats_of
 from shardcost.search.confidence import Held, held
 from shardcost.search.objectives import Figures, Objective, Price

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.layout import Layout
+from shardcost.records import NamedTuple
 from shardcost.search.objectives import Figures
 from shardcost.search.parts import Columns, best_rows, distinct_rows, front_rows
 from shardcost.search.question import Block, Question

@@ -7,13 +7,14 @@ money or joules. A rule is a limit on a figure; layouts beyond it count by its r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import fields
+from typing import Any, Final, TypeAlias
 
 from shardcost.cluster import Cluster
 from shardcost.errors import BadTypeError, BadValueError, Reason, UnknownNameError
 from shardcost.option import PHASES
 from shardcost.options import LIMITS
+from shardcost.records import NamedTuple, dataclass
 from shardcost.scalars import positive_number
 from shardcost.units import format_energy, format_time
 from shardcost.workload import Decode, Workload

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.errors import Reason
+from shardcost.records import dataclass
 
 Columns = dict[str, NDArray[Any]]
 """A table: columns of one length by name."""

@@ -8,13 +8,14 @@ have to give where nothing is feasible have modules of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.display import Displayed
 from shardcost.goodput.run import Target, TrainingRun, training_run
 from shardcost.options import AXES, QUESTIONS
+from shardcost.records import NamedTuple, dataclass
 from shardcost.search.batches import largest_batch
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Price, price_on

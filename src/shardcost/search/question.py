@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from shardcost.estimate.interval import farthest_residuals
 from shardcost.layout import Layout
 from shardcost.model import Model
 from shardcost.options import QUESTIONS, SOFTWARE
+from shardcost.records import NamedTuple, dataclass
 from shardcost.search.objectives import Constraints, Figures, Objective
 from shardcost.search.space import CHOICES, SIZES, Family, Meshes, Space
 from shardcost.software import Software

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardcost.cluster import Network
 from shardcost.options import AXES
+from shardcost.records import NamedTuple
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Constraints
 from shardcost.search.question import Question

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import resolve
 from shardcost.cluster import Cluster
@@ -24,9 +24,11 @@ from shardcost.search.objectives import Constraints, Objective, Price
 from shardcost.search.parts import KEPT, Part, joined
 from shardcost.search.question import Question
 from shardcost.search.space import Space, check_questions
-from shardcost.search.store import Store
 from shardcost.search.tasks import Task, Want, tasks_of
 from shardcost.workload import Workload
+
+if TYPE_CHECKING:
+    from shardcost.search.store import Store
 
 Progress = Callable[[int, int], None]
 """Takes the cells done and the cells of the whole search."""
@@ -108,7 +110,12 @@ def search(
     started = time.perf_counter()
     want = Want(max(top, KEPT), table=out is not None, distinct=distinct, exhaustive=exhaustive)
     run = engine_of(engine, jobs, address)
-    with Store.opened(out, questions, want, overwrite=overwrite) as store:
+    target: AbstractContextManager[Store | None] = nullcontext()
+    if out is not None:
+        from shardcost.search.store import Store
+
+        target = Store.opened(out, questions, want, overwrite=overwrite)
+    with target as store:
         part, resumed = _ran(questions, want, run, store, progress)
     part = refined(questions, part, want.most, distinct=distinct)
     seconds = time.perf_counter() - started

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from shardcost.estimate.price import Adjust, Prices
 from shardcost.estimate.result import Estimate
 from shardcost.machine.kernels import clock_hz
 from shardcost.program.operations import Collective
+from shardcost.records import NamedTuple
 from shardcost.scalars import positive_number
 from shardcost.search.evaluate import STRETCH
 from shardcost.search.found import Candidate

@@ -15,7 +15,7 @@ from functools import reduce
 from itertools import combinations, product
 from math import comb, prod
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from shardcost.layout import Layout
 from shardcost.model import Experts, Model
 from shardcost.option import Option
 from shardcost.options import AXES, OWN_AXES
+from shardcost.records import NamedTuple
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Train, Workload

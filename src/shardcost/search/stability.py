@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from statistics import NormalDist
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -24,12 +23,14 @@ from shardcost.estimate.ledger import Ledger
 from shardcost.estimate.price import Prices
 from shardcost.machine.constants import NetworkConstants
 from shardcost.program.operations import AttentionCore, Collective, Operation
+from shardcost.records import NamedTuple
 from shardcost.scalars import whole_number
 from shardcost.search.found import Candidate, Found
 from shardcost.software import Software
 
-_MEDIAN_IN_SIGMAS: Final = NormalDist().inv_cdf(0.75)
-"""Half of all draws from a normal distribution lie within so many standard deviations."""
+_MEDIAN_IN_SIGMAS: Final = 0.6744897501960817
+"""Half of all draws from a normal distribution lie within so many standard deviations: its quantile
+of 3/4, which `statistics.NormalDist` would compute at the cost of importing it."""
 _HOST: Final = "host"
 _HOSTS_OWN: Final = ("step_overhead_s", "host_per_sequence_s", "collective_wait_s")
 """Constants of a software that are seconds of the host, beside those of each kernel."""

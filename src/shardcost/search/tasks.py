@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
+from shardcost.records import NamedTuple
 from shardcost.search.evaluate import part_of
 from shardcost.search.parts import Part, joined, stacked
 from shardcost.search.question import Block, Question

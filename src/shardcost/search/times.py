@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from shardcost.program.assemble import Layers, Program, program_of
 from shardcost.program.operations import Passes
 from shardcost.program.setting import sequences_per_pass
 from shardcost.program.step import NO_GATHERS
+from shardcost.records import NamedTuple
 from shardcost.schedule.step import least_s, step_s
 from shardcost.schedule.work import Stage
 from shardcost.search.grid import Cells, Grid, Indices

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
 from shardcost.machine.libraries import ENGINES, FRAMEWORKS
+from shardcost.records import NamedTuple
 from shardcost.validate.predictions import (
     Cases,
     Derived,

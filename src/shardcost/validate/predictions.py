@@ -8,8 +8,7 @@ rows by (`DERIVED`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from shardcost.errors import (
 )
 from shardcost.formats.tables import Row, Table, number
 from shardcost.machine import CATALOG, Fitted, KernelConstants, machine_of
+from shardcost.records import NamedTuple, dataclass
 
 Floats = NDArray[np.float64]
 Derived = Mapping[str, Callable[[Row], str]]

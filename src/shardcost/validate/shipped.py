@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group, bus_factor
@@ -21,6 +21,7 @@ from shardcost.errors import FormatError
 from shardcost.formats.request_runs import files_of
 from shardcost.formats.tables import RUNS, VALIDATED, Table, read_table
 from shardcost.machine.libraries import name_and_version
+from shardcost.records import NamedTuple
 from shardcost.validate.collectives import MEASURED, CollectiveCase, cases
 from shardcost.validate.predictions import Cases
 

@@ -7,11 +7,12 @@ adds up to what the estimate counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardcost.checks import is_array
 from shardcost.errors import BadTypeError
 from shardcost.estimate.result import Estimate
+from shardcost.records import NamedTuple
 
 COMPUTE: Final = "compute"
 COMMUNICATION: Final = frozenset({"comm", "send"})

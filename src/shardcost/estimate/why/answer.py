@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import exp, log
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from shardcost.estimate.ledger import Entry
 from shardcost.estimate.price import Prices
 from shardcost.program.operations import AttentionCore, Collective, LatentCore, StateKernel
 from shardcost.receipt import Receipt, Term, identifiers, in_unit
+from shardcost.records import dataclass
 
 _ADDRESS: Final = re.compile(r",? https?://[^ )]*")
 _DATA_SETS: Final = re.compile(r"(measured rows of )([^;(]*)")
