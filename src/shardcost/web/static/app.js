@@ -76,6 +76,8 @@ class Page {
     /** The request for an estimate that is under way. @type {AbortController|null} */
     this.asking = null;
     this.changed = -Infinity;
+    /** Is the address still that of an earlier question? */
+    this.unwritten = false;
     this.timer = 0;
     this.urls = 0;
     this.given = {
@@ -209,7 +211,8 @@ class Page {
     if (this.asking) this.timer ||= window.setTimeout(() => this.refresh(), OVERTAKEN_MS);
     else this.refresh();
     this.controls.show(this.ask, this.estimate); // while the server computes
-    this.writeUrl(push);
+    this.unwritten = !push;
+    if (push) this.writeUrl(true);
   }
 
   // --------------------------------------------------------------------------------- the URL
@@ -218,6 +221,7 @@ class Page {
     const { ask, tab, plan, view, pin, remarks } = await fromUrl(window.location);
     [this.ask, this.plan, this.view] = [ask, plan, view];
     [this.kept, this.mustFit, this.adjusted] = [null, false, null];
+    this.unwritten = false;
     this.pin.restore(pin);
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
@@ -249,6 +253,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
+    this.unwritten = false;
     const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view, this.pin.ask);
     if (turn !== this.urls && !push) return;
     try {
@@ -315,7 +320,7 @@ class Page {
       if (pause > 0) await new Promise((done) => { window.setTimeout(done, pause); });
       if (control.signal.aborted) return;
       const details = [this.advise(asked, control), this.tabs.update(body(asked), this.estimate)];
-      delete document.documentElement.dataset.waiting;
+      this.paused();
       await Promise.allSettled(details);
       this.why.refresh();
     } catch (error) {
@@ -368,6 +373,12 @@ class Page {
     root.dataset.ready = "1";
   }
 
+  /** There was no change for a while: write the address, which browsers limit. */
+  paused() {
+    delete document.documentElement.dataset.waiting;
+    if (this.unwritten) this.writeUrl(false);
+  }
+
   /** @param {Error} error */
   fail(error) {
     const good = this.lastGood;
@@ -381,7 +392,7 @@ class Page {
     headline.showAdjusted(null);
     headline.showError(error.message, ways);
     this.settled();
-    delete document.documentElement.dataset.waiting;
+    this.paused();
     byId("headline-body").dataset.stale = "error";
     this.tabs.refuse();
   }
