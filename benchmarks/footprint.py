@@ -20,7 +20,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from on_one_core import asked_for_json
+from measuring import asked_for_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = {
