@@ -184,7 +184,7 @@ class Figure:
         """How much better than before; above 1 is better."""
         if self.before is None:
             return None
-        return self.value / self.before if self.least is not None else self.before / self.value
+        return self.value / self.before if self.unit.endswith("/s") else self.before / self.value
 
     @property
     def target(self) -> str:
