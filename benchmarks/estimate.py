@@ -111,7 +111,7 @@ def in_array(phase: str, *, experts: bool, repeats: int = 5) -> dict[str, Any]:
         times: Any = estimate(model, cluster, Layout(**degrees), work).time_s
         spent.append(time.perf_counter() - start)
         for at in rng.integers(0, IN_ARRAY, 5).tolist():
-            row = {
+            row: dict[str, Any] = {
                 name: int(each[at]) if isinstance(each, np.ndarray) else each
                 for name, each in degrees.items()
             }

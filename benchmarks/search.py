@@ -123,7 +123,7 @@ RATES: Final = {
     "mixtral": (1e6, 1e5),
     "deepseek 256": (1e6, 1e5),
 }
-"""Questions to an exhaustive search, with the possible and feasible layouts a second it should do."""
+"""Questions to an exhaustive search, with the possible and feasible layouts a second at least."""
 GROWTH: Final = {
     "gpt3": "GPT-3 175B, 64 GPUs",
     "512 GPUs": "512 GPUs",
