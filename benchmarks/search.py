@@ -241,6 +241,7 @@ def searched(
         "possible_per_s": round(possible / seconds),
         "feasible": found.feasible,
         "feasible_per_s": round(found.feasible / seconds),
+        "skipped": getattr(found, "skipped", 0),
         "ruled_out": ruled_out,
         "no_room": no_room,
         "rejected": {why.message: count for why, count in found.rejected.items()},
@@ -386,6 +387,8 @@ class Grown(NamedTuple):
     layouts: int
     possible: int
     feasible: int
+    skipped: int
+    """Feasible layouts whose time was not needed."""
     seconds: float
     exhaustive_s: float
 
@@ -402,7 +405,8 @@ def grown() -> list[Grown]:
             for exhaustive in (False, True)
         )
         counts = (complete["layouts"], complete["possible"], complete["feasible"])
-        rows.append(Grown(name, *counts, pruned["seconds"], complete["seconds"]))
+        seconds = (pruned["seconds"], complete["seconds"])
+        rows.append(Grown(name, *counts, pruned["skipped"], *seconds))
     return rows
 
 
@@ -410,9 +414,11 @@ def print_grown() -> None:
     """Print what questions cost as they grow."""
     print("\nThe cost of a search by GPUs, axes and models, seconds")
     wide = max(map(len, GROWTH.values()))
-    print(f"{'':<{wide}} {'million':>8} {'possible':>9} {'feasible':>9} {'pruned':>7} {'all':>7}")
+    heads = f"{'million':>8} {'possible':>11} {'feasible':>11} {'skipped':>11}"
+    print(f"{'':<{wide}} {heads} {'pruned':>7} {'all':>7}")
     for each in grown():
-        counts = f"{each.layouts / 1e6:8.2f} {each.possible:9,} {each.feasible:9,}"
+        counts = f"{each.possible:11,} {each.feasible:11,} {each.skipped:11,}"
+        counts = f"{each.layouts / 1e6:8.2f} {counts}"
         print(f"{each.name:<{wide}} {counts} {each.seconds:7.2f} {each.exhaustive_s:7.2f}")
 
 

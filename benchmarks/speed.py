@@ -53,11 +53,13 @@ def _text(path: str) -> str:
 def growth(_: argparse.Namespace) -> str:
     """Return how the cost of a search grows."""
     lines = [
-        "| training | layouts, million | possible | feasible | pruned | exhaustive | |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| training | layouts, million | possible | feasible | skipped | pruned | exhaustive | |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for each in search.grown():
-        counts = f"{each.layouts / 1e6:.2f} | {each.possible:,} | {each.feasible:,}"
+        share = each.skipped / each.feasible if each.feasible else 0.0
+        counts = f"{each.possible:,} | {each.feasible:,} | {share:.0%}"
+        counts = f"{each.layouts / 1e6:.2f} | {counts}"
         seconds = f"{each.seconds:.2f} s | {each.exhaustive_s:.2f} s"
         lines.append(
             f"| {each.name} | {counts} | {seconds} | {each.exhaustive_s / each.seconds:.1f} x |"
