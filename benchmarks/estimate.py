@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -75,9 +75,27 @@ def workload_of(phase: str, size: int) -> Workload:
     return Decode(batch=32 * size, context_tokens=4096 + size)
 
 
-def one_by_one(phase: str, *, experts: bool, new: bool, parts: bool = False) -> dict[str, Any]:
-    """Return estimates per second, one call after another."""
-    model, cluster = Model.named(MODELS[experts]), Cluster.named(CLUSTER[0], network=CLUSTER[1])
+def one_by_one(
+    phase: str,
+    *,
+    experts: bool,
+    new: bool,
+    parts: bool = False,
+    of: str | None = None,
+    on: Sequence[str] = CLUSTER,
+) -> dict[str, Any]:
+    """Return estimates per second, one call after another.
+
+    Args:
+        phase: ``decode``, ``prefill`` or ``train``.
+        experts: Whether layouts have expert parallelism.
+        new: Whether every call has new sizes.
+        parts: Ask for memory and parts as well.
+        of: Another model.
+        on: Another cluster and its network.
+    """
+    model = Model.named(of or MODELS[experts])
+    cluster = Cluster.named(on[0], network=on[1])
     asked = list(questions(phase, NEW if new else REPEATED, experts=experts, new=new))
     # What every call needs is loaded; what is to be repeated is known.
     ready = questions(phase, 50, experts=experts, new=False) if new else asked

@@ -435,6 +435,8 @@ class Beside(NamedTuple):
     failure: str
     ours: dict[str, float]
     """Layouts a second of ours, by what was done."""
+    ours_s: float = 0.0
+    """What our search of the same question takes, where the other searches too."""
 
 
 def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
@@ -454,15 +456,17 @@ def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
             rows.append(Beside(name, "", 0.0, 0.0, theirs.failure, {}))
             continue
         serves = name == "aiconfigurator"
-        grid = measured(searched, NOW, case="serving" if serves else "main", repeat=3)
-        kind = "decode" if serves else "train"
-        alone = measured(one_by_one, NOW, phase=kind, experts=False, new=False)
+        case = "serving" if serves else "main"
+        grid = measured(searched, NOW, case=case, repeat=3)
+        same = {"of": CASES[case].model, "on": CASES[case].cluster, "experts": False, "new": False}
+        alone = measured(one_by_one, NOW, phase="decode" if serves else "train", **same)
         ours = {
             "one by one": alone["per_s"],
             "search, possible": grid["possible_per_s"],
             "search, considered": grid["layouts_per_s"],
         }
-        rows.append(Beside(name, theirs.asked, theirs.per_s, theirs.seconds, "", ours))
+        seconds = grid["seconds"] if serves else 0.0
+        rows.append(Beside(name, theirs.asked, theirs.per_s, theirs.seconds, "", ours, seconds))
     return rows
 
 
@@ -474,7 +478,8 @@ def print_peers(rows: list[Beside]) -> None:
             hint = f" (--{each.name} points at it)" if each.failure == ABSENT else ""
             print(f"  {each.name:<15} {each.failure[:60]}{hint}")
             continue
-        print(f"  {each.name:<15}{each.per_s:13,.0f}  {each.asked}, {each.seconds:.1f} s")
+        own = f", ours {each.ours_s:.2f} s" if each.ours_s else ""
+        print(f"  {each.name:<15}{each.per_s:13,.0f}  {each.asked}, {each.seconds:.1f} s{own}")
         for what, rate in each.ours.items():
             print(f"    ours, {what:<22}{rate:12,.0f}  {rate / each.per_s:10,.1f} x")
     print("  possible: no rule forbids it; considered: all of the space")

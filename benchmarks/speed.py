@@ -81,7 +81,8 @@ def peers(options: argparse.Namespace) -> str:
             f"{each.ours[what]:,.0f} | {each.ours[what] / each.per_s:,.1f} x"
             for what in ("one by one", "search, possible")
         )
-        lines.append(f"| {each.name}: {each.asked} | {each.per_s:,.0f} | {ratios} |")
+        own = f" ({each.seconds:.1f} s; ours {each.ours_s:.2f} s)" if each.ours_s else ""
+        lines.append(f"| {each.name}: {each.asked}{own} | {each.per_s:,.0f} | {ratios} |")
     return "\n".join(lines)
 
 
