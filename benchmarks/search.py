@@ -458,8 +458,15 @@ def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
         serves = name == "aiconfigurator"
         case = "serving" if serves else "main"
         grid = measured(searched, NOW, case=case, repeat=3)
-        same = {"of": CASES[case].model, "on": CASES[case].cluster, "experts": False, "new": False}
-        alone = measured(one_by_one, NOW, phase="decode" if serves else "train", **same)
+        alone = measured(
+            one_by_one,
+            NOW,
+            phase="decode" if serves else "train",
+            experts=False,
+            new=False,
+            of=CASES[case].model,
+            on=CASES[case].cluster,
+        )
         ours = {
             "one by one": alone["per_s"],
             "search, possible": grid["possible_per_s"],
