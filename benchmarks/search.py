@@ -35,7 +35,18 @@ import time
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from measuring import NOW, ROUNDS, Figure, Tables, compared, figure, measured, peak_mb, show
+from measuring import (
+    NOW,
+    ROUNDS,
+    Figure,
+    Tables,
+    compared,
+    fastest,
+    figure,
+    measured,
+    peak_mb,
+    show,
+)
 from peers import ABSENT, ANSWER, BATCH, GPUS, PEERS, PROMPT, SEQUENCE, SERVED_GPUS, rate_of
 
 from shardcost import Cluster, Decode, Train, Workload, search
@@ -398,10 +409,7 @@ def grown() -> list[Grown]:
     rows = []
     for case, name in GROWTH.items():
         pruned, complete = (
-            min(
-                (measured(searched, NOW, case=case, exhaustive=exhaustive) for _ in range(2)),
-                key=lambda run: float(run["seconds"]),
-            )
+            fastest(searched, [NOW], 2, case=case, exhaustive=exhaustive)["now"]
             for exhaustive in (False, True)
         )
         counts = (complete["layouts"], complete["possible"], complete["feasible"])
@@ -457,16 +465,16 @@ def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
             continue
         serves = name == "aiconfigurator"
         case = "serving" if serves else "main"
-        grid = measured(searched, NOW, case=case, repeat=3)
-        alone = measured(
+        grid = fastest(searched, [NOW], case=case)["now"]
+        alone = fastest(
             one_by_one,
-            NOW,
+            [NOW],
             phase="decode" if serves else "train",
             experts=False,
             new=False,
             of=CASES[case].model,
             on=CASES[case].cluster,
-        )
+        )["now"]
         ours = {
             "one by one": alone["per_s"],
             "search, possible": grid["possible_per_s"],
