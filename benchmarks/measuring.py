@@ -93,7 +93,8 @@ def baseline() -> Tree | None:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, check=False) if own else None
         if done is None or done.returncode:
             why = done.stderr.decode().strip().splitlines()[-1:] if done else ["no git history"]
-            print(f"no baseline to compare with ({' '.join(why)}): figures of this checkout alone")
+            line = f"no baseline to compare with ({' '.join(why)}): figures of this checkout alone"
+            print(line, file=sys.stderr)
             return None
         place.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
