@@ -3,10 +3,11 @@
     python benchmarks/estimate.py [--json]
 
 One at a time, layouts and workloads are drawn at random, of a dense model and of one with experts.
-*Repeated* sizes were all asked before, as where an optimizer comes back to the same kernels; *new*
-ones have a batch or a length that no call had before, so that every GEMM and every collective has
-another size. A call ends when the time of the step is known; the last rows also ask for the memory
-and the parts.
+With *repeated* sizes, no question was asked before, but the kernels of a rank were: it has more
+micro-batches, or more replicas with a batch in proportion. With *new* sizes, each has a batch or a
+length that none had before, so that every GEMM has another size. *Again* asks the very same
+questions a second time. A call ends when the time of the step is known; one row also asks for the
+memory and the parts.
 
 In arrays, 10,000 random layouts with one structure are one call; some of them are asked for one by
 one and must come out the same.
@@ -35,25 +36,33 @@ REPEATED: Final = 300
 AGAIN: Final = 4
 NEW: Final = 1200
 IN_ARRAY: Final = 10_000
-LEAST_REPEATED: Final = 10_000
-LEAST_NEW: Final = 4_000
+LEAST: Final = {"repeated": 10_000, "new": 4_000, "again": None}
+"""Estimates a second that one core should do, by the sizes of their kernels."""
 LEAST_IN_ARRAY: Final = 1_000_000
 
 Question = tuple[Layout, Workload]
 
 
-def questions(phase: str, number: int, *, experts: bool, new: bool) -> Iterator[Question]:
-    """Yield random questions; with ``new``, each has a size that none before it had."""
+def questions(
+    phase: str, number: int, *, experts: bool, new: bool = False, times: int = 1
+) -> Iterator[Question]:
+    """Yield random questions; with ``new``, each has a size that none before it had.
+
+    ``times`` as many sequences are computed by kernels of the same sizes.
+    """
     rng = random.Random(1)  # noqa: S311
     for turn in range(number):
         size = 1 + turn if new else rng.choice((8, 16, 32, 64, 128, 256))
-        yield layout_of(rng, phase, experts=experts), workload_of(phase, size)
+        layout = layout_of(rng, phase, experts=experts, times=times)
+        yield layout, workload_of(phase, size, times)
 
 
-def layout_of(rng: random.Random, phase: str, *, experts: bool) -> Layout:
-    """Return a random layout."""
+def layout_of(rng: random.Random, phase: str, *, experts: bool, times: int) -> Layout:
+    """Return a random layout; in serving, with so many times the replicas."""
     tp = rng.choice(DEGREES)
     own: dict[str, Any] = {"ep": rng.choice((8, 16, 32)), "dp": 32} if experts else {}
+    if phase != "train":
+        own["dp"] = times * own.get("dp", 1)
     if phase == "train":
         own |= {
             "pp": rng.choice((1, 2, 4)),
@@ -66,20 +75,20 @@ def layout_of(rng: random.Random, phase: str, *, experts: bool) -> Layout:
     return Layout(tp=tp, **own)
 
 
-def workload_of(phase: str, size: int) -> Workload:
-    """Return a workload of a size; all degrees divide it."""
+def workload_of(phase: str, size: int, times: int = 1) -> Workload:
+    """Return a workload of a size and so many times the sequences; all degrees divide it."""
     if phase == "train":
-        return Train(global_batch=512, sequence_length=64 * size)
+        return Train(global_batch=512 * times, sequence_length=64 * size)
     if phase == "prefill":
-        return Prefill(batch=32, prompt_tokens=64 * size)
-    return Decode(batch=32 * size, context_tokens=4096 + size)
+        return Prefill(batch=32 * times, prompt_tokens=64 * size)
+    return Decode(batch=32 * size * times, context_tokens=4096 + size)
 
 
 def one_by_one(
     phase: str,
     *,
     experts: bool,
-    new: bool,
+    sizes: str,
     parts: bool = False,
     of: str | None = None,
     on: Sequence[str] = CLUSTER,
@@ -89,19 +98,24 @@ def one_by_one(
     Args:
         phase: ``decode``, ``prefill`` or ``train``.
         experts: Whether layouts have expert parallelism.
-        new: Whether every call has new sizes.
+        sizes: ``again``, ``repeated`` or ``new``.
         parts: Ask for memory and parts as well.
         of: Another model.
         on: Another cluster and its network.
     """
     model = Model.named(of or MODELS[experts])
     cluster = Cluster.named(on[0], network=on[1])
-    asked = list(questions(phase, NEW if new else REPEATED, experts=experts, new=new))
-    # What every call needs is loaded; what is to be repeated is known.
-    ready = questions(phase, 50, experts=experts, new=False) if new else asked
-    for layout, work in ready:
+    # What every call needs is loaded, and what is to be repeated is known.
+    known = list(questions(phase, REPEATED, experts=experts))
+    for layout, work in known:
         estimate(model, cluster, layout, work).time_s  # noqa: B018
-    timed = asked if new else asked * AGAIN
+    if sizes == "new":
+        timed = list(questions(phase, NEW, experts=experts, new=True))
+    elif sizes == "repeated":
+        more = (questions(phase, REPEATED, experts=experts, times=2 + k) for k in range(AGAIN))
+        timed = [each for some in more for each in some]
+    else:
+        timed = known * AGAIN
     start, worked = time.perf_counter(), time.process_time()
     for layout, work in timed:
         result = estimate(model, cluster, layout, work)
@@ -161,15 +175,15 @@ def tables(rounds: int = ROUNDS) -> Tables:
     grid: list[Figure] = []
     for experts, model in MODELS.items():
         for phase in PHASES:
-            for new, least in ((False, LEAST_REPEATED), (True, LEAST_NEW)):
-                asked = {"phase": phase, "experts": experts, "new": new}
-                what = f"{model}, {phase}, {'new' if new else 'repeated'} sizes"
+            for sizes, least in LEAST.items():
+                asked = {"phase": phase, "experts": experts, "sizes": sizes}
+                what = f"{model}, {phase}, {sizes}"
                 pair = compared(one_by_one, rounds=rounds, **asked)
                 alone.append(figure(pair, "per_s", what, unit="/s", least=least))
             pair = compared(in_array, rounds=rounds, phase=phase, experts=experts)
             what = f"{model}, {phase}, {IN_ARRAY:,} in an array"
             grid.append(figure(pair, "per_s", what, unit="/s", least=LEAST_IN_ARRAY))
-        asked = {"phase": "train", "experts": experts, "new": False, "parts": True}
+        asked = {"phase": "train", "experts": experts, "sizes": "repeated", "parts": True}
         pair = compared(one_by_one, rounds=rounds, **asked)
         what = f"{model}, train, repeated, with memory and parts"
         alone.append(figure(pair, "per_s", what, unit="/s"))

@@ -471,7 +471,7 @@ def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
             [NOW],
             phase="decode" if serves else "train",
             experts=False,
-            new=False,
+            sizes="repeated",
             of=CASES[case].model,
             on=CASES[case].cluster,
         )["now"]
