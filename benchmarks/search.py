@@ -465,7 +465,8 @@ def beside(pythons: dict[str, str], calculon: str | None) -> list[Beside]:
             continue
         serves = name == "aiconfigurator"
         case = "serving" if serves else "main"
-        grid = fastest(searched, [NOW], case=case)["now"]
+        # aiconfigurator's second search is timed, and so is ours then.
+        grid = fastest(searched, [NOW], case=case, repeat=2 if serves else 1)["now"]
         alone = fastest(
             one_by_one,
             [NOW],
