@@ -207,8 +207,8 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How much better than before; above 1 is better."""
-        if self.before is None:
+        """How much better than before; above 1 is better. None where one of them is 0."""
+        if not self.before or not self.value:
             return None
         return self.value / self.before if self.unit.endswith("/s") else self.before / self.value
 
