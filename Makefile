@@ -85,7 +85,7 @@ record: .venv/dev ## take the errors of now as those that `make validate` holds 
 	@mkdir -p '$(dir $(RECORD))'
 	@$(BIN)/python -m lab.record $(RECORD)
 
-bench: .venv/dev ## speed, as ratios measured in one run
+bench: .venv/dev ## speed, as ratios to the commit in benchmarks/baseline.txt, measured in one run
 	@$(BIN)/python benchmarks/front_door.py
 	@$(BIN)/python benchmarks/footprint.py
 	@$(BIN)/python benchmarks/collectives.py

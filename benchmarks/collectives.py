@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
-from on_one_core import asked_for_json
+from measuring import asked_for_json
 
 from shardcost import Cluster, collective_time
 

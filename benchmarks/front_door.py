@@ -18,7 +18,7 @@ import timeit
 from typing import Any
 
 import numpy as np
-from on_one_core import asked_for_json
+from measuring import asked_for_json
 
 from shardcost import tensor_parallel_allreduce_cost, tensor_parallel_allreduce_cost_grid
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from on_one_core import asked_for_json
+from measuring import asked_for_json
 
 from shardcost.cluster import Cluster
 from shardcost.layout import Layout

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 GPUS = 64
 BATCH = 1536
 SEQUENCE = 2048
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """Wall-clock limit of one tool, loading included."""
 ABSENT = "not installed"
 SERVED = "Qwen/Qwen3-32B"
@@ -259,6 +259,8 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=Path())
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):  # one core, as all benchmarks have
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with (
         Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stdout(nowhere),

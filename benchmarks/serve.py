@@ -99,11 +99,11 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def served() -> Iterator[Server]:
-    """Run a server on a port of its own."""
+def served(environment: dict[str, str] | None = None) -> Iterator[Server]:
+    """Run a server on a port of its own, in this or another environment."""
     began = time.perf_counter()
     words = [sys.executable, "-m", "shardcost", "serve", "--port", "0", "--no-open"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None  # noqa: S101
         line = process.stdout.readline()

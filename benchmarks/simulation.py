@@ -15,7 +15,7 @@ import random
 import time
 from typing import Final, NamedTuple
 
-from on_one_core import asked_for_json
+from measuring import asked_for_json
 
 from shardcost.collectives.exact.algorithms import ring, schedule
 from shardcost.collectives.exact.algorithms.plan import pipelined

@@ -205,6 +205,29 @@ def test_the_last_of_many_quick_changes_is_what_is_shown(visits: Visits) -> None
     assert fresh.go(visit.page.url).headline() == visit.headline()
 
 
+def test_quick_changes_have_one_request_under_way_and_details_wait_for_the_last(
+    visits: Visits,
+) -> None:
+    visit = visits().open()
+    asked: list[str] = []
+    visit.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    visit.page.evaluate(
+        """() => {
+          const slider = document.querySelector("[data-axis=tp]");
+          for (const key of ["ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight"]) {
+            slider.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+          }
+        }"""
+    )
+    visit.settle()
+    assert visit.at("[data-axis=tp]").get_attribute("data-value") == "2"
+    assert "tp2" in visit.text("#headline-title")
+    assert "tp=2" in visit.page.url
+    # The first change at once, the last when that is answered; the others never.
+    assert asked.count("estimate") == 2
+    assert asked.count("advice") == asked.count("timeline") == 1
+
+
 def test_a_server_that_is_gone_is_told_and_asked_again(visit: Visit) -> None:
     visit.open()
     before = visit.headline()

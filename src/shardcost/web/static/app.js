@@ -43,7 +43,8 @@ import { Why } from "./why.js";
 
 /** @typedef {import("./state.js").Ask} Ask */
 
-const DEBOUNCE_MS = 25;
+const PAUSE_MS = 40; // without a change before advice and panel are asked for: a held key repeats every 33
+const OVERTAKEN_MS = 100; // that an estimate may still take once its question has changed
 
 /** The page: holds the question and asks it. */
 class Page {
@@ -72,6 +73,11 @@ class Page {
     this.batches = {};
     /** What is wrong with the link. @type {string[]} */
     this.remarks = [];
+    /** The request for an estimate that is under way. @type {AbortController|null} */
+    this.asking = null;
+    this.changed = -Infinity;
+    /** Is the address still that of an earlier question? */
+    this.unwritten = false;
     this.timer = 0;
     this.urls = 0;
     this.given = {
@@ -158,8 +164,7 @@ class Page {
     this.mustFit = Boolean(patch.phase && patch.phase !== this.ask.phase);
     this.adjusted = how.said ? { words: how.said, why: null, undo: this.backTo(how.from ?? this.ask) } : null;
     this.ask = next;
-    this.controls.show(this.ask, this.estimate);
-    this.soon(Boolean(how.push));
+    this.renew(Boolean(how.push));
   }
 
   /** Each phase remembers the batch it had. @param {Ask} patch */
@@ -185,8 +190,7 @@ class Page {
   load(ask) {
     [this.kept, this.mustFit, this.adjusted] = [null, false, null];
     this.ask = ask;
-    this.controls.show(this.ask, this.estimate);
-    this.soon(true);
+    this.renew(true);
   }
 
   /** @param {Ask} patch what a file is used for */
@@ -195,15 +199,20 @@ class Page {
       { push: true });
   }
 
-  /** @param {boolean} push */
-  soon(push) {
-    window.clearTimeout(this.timer);
-    // Said at once: a question is under way, though not sent yet.
+  /**
+   * Ask the changed question: at once, or when the estimate that is under way is here, so that a
+   * dragged slider never has more than one. What follows an estimate waits for a pause.
+   * @param {boolean} push
+   */
+  renew(push) {
     byId("headline-body").dataset.stale = "1";
     document.documentElement.dataset.waiting = "1";
-    this.control?.abort();
-    this.writeUrl(push);
-    this.timer = window.setTimeout(() => this.refresh(), DEBOUNCE_MS);
+    this.changed = performance.now();
+    if (this.asking) this.timer ||= window.setTimeout(() => this.refresh(), OVERTAKEN_MS);
+    else this.refresh();
+    this.controls.show(this.ask, this.estimate); // while the server computes
+    this.unwritten = !push;
+    if (push) this.writeUrl(true);
   }
 
   // --------------------------------------------------------------------------------- the URL
@@ -212,6 +221,7 @@ class Page {
     const { ask, tab, plan, view, pin, remarks } = await fromUrl(window.location);
     [this.ask, this.plan, this.view] = [ask, plan, view];
     [this.kept, this.mustFit, this.adjusted] = [null, false, null];
+    this.unwritten = false;
     this.pin.restore(pin);
     this.controls.show(ask, this.estimate);
     this.tabs.show(tab);
@@ -243,6 +253,7 @@ class Page {
   /** @param {boolean} push */
   async writeUrl(push) {
     const turn = ++this.urls;
+    this.unwritten = false;
     const { url, left } = await toUrl(this.ask, this.tabs.active, this.plan, this.view, this.pin.ask);
     if (turn !== this.urls && !push) return;
     try {
@@ -284,35 +295,52 @@ class Page {
   // ------------------------------------------------------------------------------ the answer
 
   async refresh() {
+    window.clearTimeout(this.timer);
+    this.timer = 0;
     this.control?.abort();
     const control = new AbortController();
     this.control = control;
     const asked = this.ask;
     this.impossible = false;
     try {
-      const found = await post("api/estimate", body(asked), control.signal);
+      const found = await this.estimated(asked, control);
+      if (asked !== this.ask) return void this.refresh();
       if (this.mustFit && !found.memory.fits && await this.adjust(control)) return;
       this.estimate = found;
       this.lastGood = asked;
       headline.show(this.estimate);
       headline.showAdjusted(this.adjusted);
       this.pin.show(this.estimate);
+      this.settled();
       for (const follow of this.given.followers) follow(this.estimate);
       if (document.documentElement.dataset.ready) announce(headline.inWords(this.estimate));
       this.controls.show(asked, this.estimate);
       document.title = `${this.estimate.title ?? "Estimate"} · shardcost`;
-      this.settled();
-      await Promise.allSettled([
-        this.advise(asked, control), this.tabs.update(body(asked), this.estimate),
-      ]);
+      const pause = this.changed + PAUSE_MS - performance.now();
+      if (pause > 0) await new Promise((done) => { window.setTimeout(done, pause); });
+      if (control.signal.aborted) return;
+      const details = [this.advise(asked, control), this.tabs.update(body(asked), this.estimate)];
+      this.paused();
+      await Promise.allSettled(details);
       this.why.refresh();
     } catch (error) {
       if (isAbort(error)) return;
+      if (asked !== this.ask) return void this.refresh();
       this.impossible = /** @type {any} */ (error).impossible === true;
       if (this.impossible && this.kept && await this.adjust(control)) return;
       if (control.signal.aborted) return;
       this.fail(/** @type {Error} */ (error));
       await this.advise(asked, control, true);
+    }
+  }
+
+  /** Return the estimate. @param {Ask} asked @param {AbortController} control */
+  async estimated(asked, control) {
+    this.asking = control;
+    try {
+      return await post("api/estimate", body(asked), control.signal);
+    } finally {
+      if (this.asking === control) this.asking = null;
     }
   }
 
@@ -342,8 +370,13 @@ class Page {
   settled() {
     const root = document.documentElement;
     delete byId("headline-body").dataset.stale;
-    delete root.dataset.waiting;
     root.dataset.ready = "1";
+  }
+
+  /** There was no change for a while: write the address, which browsers limit. */
+  paused() {
+    delete document.documentElement.dataset.waiting;
+    if (this.unwritten) this.writeUrl(false);
   }
 
   /** @param {Error} error */
@@ -359,6 +392,7 @@ class Page {
     headline.showAdjusted(null);
     headline.showError(error.message, ways);
     this.settled();
+    this.paused();
     byId("headline-body").dataset.stale = "error";
     this.tabs.refuse();
   }

@@ -5,7 +5,7 @@ import { get, isAbort, post, remove } from "./api.js";
 import { announce, h } from "./dom.js";
 import * as format from "./format.js";
 
-const POLL_MS = [60, 120, 200, 300];
+const POLL_MS = [60, 100, 150];
 const WAITING = ["waiting", "running"];
 
 /** The buttons, the bar and the line of a search. */

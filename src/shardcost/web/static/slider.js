@@ -30,6 +30,9 @@ export class Slider {
     this.dragging = false;
     /** @type {Step[]|null} */
     this.held = null;
+    /** The steps that are drawn, as text. */
+    this.drawn = "";
+    this.wide = RAIL_PX;
     const id = `axis-${given.axis}`;
     this.number = h("input", {
       type: "number", class: "axis-value", id: `number-${given.axis}`, min: given.least,
@@ -71,24 +74,29 @@ export class Slider {
   show(steps) {
     this.held = this.dragging ? steps : null;
     if (this.held) return;
+    const drawn = JSON.stringify(steps);
     this.steps = steps;
     this.at = Math.max(0, steps.findIndex((each) => each.current));
-    const labelled = this.labelled();
-    this.ticks.replaceChildren(...steps.map((step, i) => this.tick(step, labelled.includes(i))));
-    steps.forEach((_, i) => { this.ticks.children[i].style.left = `${this.place(i)}%`; });
+    if (drawn !== this.drawn) this.drawTicks();
+    this.drawn = drawn;
     this.paint();
+  }
+
+  drawTicks() {
+    const labelled = this.labelled();
+    this.ticks.replaceChildren(...this.steps.map((step, i) => this.tick(step, labelled.includes(i))));
+    this.steps.forEach((_, i) => { this.ticks.children[i].style.left = `${this.place(i)}%`; });
   }
 
   /** Return the steps whose labels stand beside one another: the present one, the ends, others. */
   labelled() {
     const last = this.steps.length - 1;
-    const wide = this.ticks.clientWidth || RAIL_PX;
     /** @type {number[][]} */
     const taken = [];
     const order = [this.at, 0, last, ...this.steps.keys()];
     return order.filter((i) => {
       const half = (String(this.steps[i]?.value).length * DIGIT_PX + BETWEEN_PX) / 2;
-      const at = (wide * this.place(i)) / 100;
+      const at = (this.wide * this.place(i)) / 100;
       if (taken.some(([from, to]) => at + half > from && at - half < to)) return false;
       taken.push([at - half, at + half]);
       return true;
@@ -154,6 +162,15 @@ export class Slider {
       if (track.matches(":focus-visible")) this.tipAt(this.at);
     });
     track.addEventListener("blur", hideTip);
+    // Observed: to ask for the width between two changes would lay the page out for each slider.
+    new ResizeObserver(([{ contentRect: { width } }]) => {
+      if (!width || width === this.wide) return;
+      this.wide = width;
+      const labelled = this.labelled();
+      [...this.ticks.children].forEach((tick, i) => {
+        tick.lastElementChild?.classList.toggle("dim", !labelled.includes(i));
+      });
+    }).observe(this.ticks);
   }
 
   /** Take the number that was typed, or say at the field why it cannot be one. */
