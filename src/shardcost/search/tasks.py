@@ -12,7 +12,7 @@ from shardcost.search.parts import Part, joined, stacked
 from shardcost.search.question import Block, Question
 from shardcost.search.table import packed
 
-BLOCK_CELLS: Final = 16_000_000
+BLOCK_CELLS: Final = 4_000_000
 """Cells, forbidden ones included, that are priced together: so many that NumPy's own cost is small,
 so few that they take some tens of megabytes."""
 TASK_CELLS: Final = 8_000_000
