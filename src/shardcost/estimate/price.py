@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _MOST_PRICES: Final = 200_000
 """Prices kept per machine before all are dropped: some tens of megabytes."""
-_MOST_GRID_BYTES: Final = 64 * 2**20
+_MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
 _FEW_GEMMS: Final = 8
@@ -674,6 +674,13 @@ def distinct(op: Operation) -> tuple[Operation, Any]:
         inside = {name: sizes.pop(name) for name in inner._fields if name in sizes}
         sizes[within] = inner._replace(**inside)
     return op._replace(**sizes), back.reshape(shape)
+
+
+def forget_grids(machine: Machine) -> None:
+    """Drop the prices on arrays that are kept with a machine: no other grid will share them."""
+    for kept in (machine.memo, machine.kernels.memo):
+        kept.pop("grids", None)
+        kept.pop("grid bytes", None)
 
 
 def grouped(codes: Any) -> tuple[Any, Any]:

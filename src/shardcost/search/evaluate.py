@@ -162,10 +162,12 @@ class _Fitting:
         self.mesh, self.sequences = np.nonzero(together)
         self._number_cells(masks, together)
         self._memory: dict[tuple[Any, ...], NDArray[np.float64]] = {}
-        self._held: dict[tuple[Any, ...], _Held] = {}
+        self._held: tuple[tuple[Any, ...], _Held] | None = None
         cells, smallest, feasible = [], [], 0
         duplicates = Duplicates(grid.question.space, grid.meshes)
-        for number, family in enumerate(grid.families):
+        # Those that hold the same follow each other: what they hold is kept until the next differs.
+        for number in sorted(range(len(grid.families)), key=self._key):
+            family = grid.families[number]
             ruled = self._ruled[family.schedule]
             if not len(ruled.pair):
                 continue
@@ -188,7 +190,6 @@ class _Fitting:
             smallest.append(self._cells(number, ruled, held, some[held.memory[some] == least]))
             cells.append(self._cells(number, ruled, held, near))
         self.cells = _stacked(cells)
-        """In the order of families, and of their numbers within."""
         self.part = Part(
             considered=considered,
             feasible=feasible,
@@ -231,16 +232,21 @@ class _Fitting:
                 alive = ~where if alive is None else alive & ~where
         return alive
 
+    def _key(self, number: int) -> tuple[str, ...]:
+        """Return what puts families that hold the same side by side."""
+        family = self.grid.families[number]
+        return tuple(str(getattr(family, name)) for name in (*_CHANGE_MEMORY, "zero", "schedule"))
+
     def _by_pair(self, duplicates: dict[Reason, Mask]) -> dict[Reason, Mask]:
         return {reason: where[self.mesh] for reason, where in duplicates.items() if where.any()}
 
     def _cells(self, family: int, ruled: _Ruled, held: _Held, which: Indices) -> Cells:
         pair = ruled.pair[which]
         return Cells(
-            np.full(len(which), family),
-            self.mesh[pair],
-            self.sequences[pair],
-            ruled.virtual_stages[which],
+            np.full(len(which), family, dtype=np.int32),
+            self.mesh[pair].astype(np.int32),
+            self.sequences[pair].astype(np.int32),
+            ruled.virtual_stages[which].astype(np.int32),
             held.memory[which],
         )
 
@@ -248,19 +254,20 @@ class _Fitting:
         """Return what ranks hold in the cells of a family's schedule."""
         choices = tuple(getattr(family, name) for name in _CHANGE_MEMORY)
         key = (family.schedule, family.zero, *choices)
-        if key not in self._held:
+        if self._held is None or self._held[0] != key:
             if choices not in self._memory:
-                self._memory[choices] = self._memory_bytes(family)
+                self._memory = {choices: self._memory_bytes(family)}
             stage = self.grid.question.space.zero.index(family.zero)
             memory = self._memory[choices][stage, self._ruled[family.schedule].place]
             limit = self.grid.limit_bytes
-            self._held[key] = _Held(
+            held = _Held(
                 memory,
                 np.flatnonzero(memory <= STRETCH * limit),
                 np.flatnonzero(memory > limit),
                 np.flatnonzero(memory > _FAR * limit),
             )
-        return self._held[key]
+            self._held = key, held
+        return self._held[1]
 
     def _memory_bytes(self, family: Family) -> NDArray[np.float64]:
         """Return what ranks hold at their peak: one row for each ZeRO stage, cell by cell."""

@@ -23,11 +23,11 @@ Indices = NDArray[np.intp]
 class Cells(NamedTuple):
     """Cells in a row: where each is on the grid, and what is known of it."""
 
-    family: Indices
+    family: NDArray[np.integer[Any]]
     """Which of the block's families."""
-    mesh: Indices
-    sequences: Indices
-    virtual_stages: Indices
+    mesh: NDArray[np.integer[Any]]
+    sequences: NDArray[np.integer[Any]]
+    virtual_stages: NDArray[np.integer[Any]]
     memory_bytes: NDArray[np.float64]
     time_s: Any = None
     ttft_s: Any = None
@@ -113,7 +113,8 @@ class Grid:
     def numbers(self, cells: Cells) -> Any:
         """Return the cells' numbers in the whole question."""
         first, widths, places = self._numbering
-        row = (self.block.start + cells.mesh) * len(self.sequences) + cells.sequences
+        mesh = cells.mesh.astype(np.int64)  # numbers may be larger than 32 bits
+        row = (self.block.start + mesh) * len(self.sequences) + cells.sequences
         place = places[cells.family, cells.virtual_stages]
         return first[cells.family] + row * widths[cells.family] + place
 

@@ -133,7 +133,7 @@ def best_rows(score: Any, ties: Sequence[Any], most: int) -> NDArray[np.intp]:
 
 
 def distinct_rows(
-    score: Any, group: NDArray[np.intp], ties: Sequence[Any], most: int
+    score: Any, group: NDArray[np.integer[Any]], ties: Sequence[Any], most: int
 ) -> NDArray[np.intp]:
     """Return the rows near the best of their group, of the best groups, best first.
 

@@ -19,6 +19,7 @@ from shardcost.cluster import Cluster
 from shardcost.errors import Reason, Rule
 from shardcost.estimate.interval import farthest_residuals
 from shardcost.layout import Layout
+from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
 from shardcost.options import QUESTIONS, SOFTWARE
 from shardcost.records import NamedTuple, dataclass
@@ -131,6 +132,11 @@ class Question:
     @cached_property
     def _softwares(self) -> dict[tuple[str, bool], Software]:
         return {}
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The machines that its families were priced on so far."""
+        return [machine_of(self.cluster, software) for software in self._softwares.values()]
 
     @cached_property
     def meshes(self) -> Meshes:

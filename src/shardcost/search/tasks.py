@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shardcost.estimate.price import forget_grids
 from shardcost.records import NamedTuple
 from shardcost.search.evaluate import part_of
 from shardcost.search.parts import Part, joined, stacked
 from shardcost.search.question import Block, Question
 from shardcost.search.table import packed
 
-BLOCK_CELLS: Final = 4_000_000
+BLOCK_CELLS: Final = 11_000_000
 """Cells, forbidden ones included, that are priced together: so many that NumPy's own cost is small,
 so few that they take some tens of megabytes."""
 TASK_CELLS: Final = 8_000_000
@@ -106,6 +107,8 @@ class Runner:
             parts.append(part)
             if known is not None:
                 self._known = joined((known, part), want.most, distinct=want.distinct)
+            for machine in question.machines:
+                forget_grids(machine)
             done += question.cells_in(block)
             if tick is not None:
                 tick(done)

@@ -59,7 +59,7 @@ class _Pairs:
     """The meshes and sequences that cells of a block have, each pair once."""
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
-        codes = cells.mesh * len(grid.sequences) + cells.sequences
+        codes = cells.mesh.astype(np.int64) * len(grid.sequences) + cells.sequences
         first, self.of_cells = grouped(codes)
         every = codes[first]
         self.grid = grid
