@@ -115,4 +115,4 @@ def _has_arrays(program: Program) -> bool:
     """Return whether any size in a program is an array."""
     s, stages = program.setting, program.stages
     sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
-    return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))
+    return s.layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -41,8 +41,6 @@ from shardcost.program.step import (
 )
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
-
-_ANY_ORDER: Final = "tp-cp-dp-pp"
 
 
 class Layers(NamedTuple):
@@ -102,27 +100,17 @@ class Program:
 def program_of(model: Model, layout: Layout, workload: Workload, software: Software) -> Program:
     """Return what one rank does. Degrees and counts may be arrays that broadcast."""
     if layout.zero == 1 and software.dp_overlap and not software.zero_overlap:
-        software = replace(software, dp_overlap=False)  # overlaps nothing with sharded optimizers
+        software = software.variant(dp_overlap=False)  # overlaps nothing with sharded optimizers
     if layout.dispatch != "auto":
-        software = replace(software, dispatch=layout.dispatch)
+        software = software.variant(dispatch=layout.dispatch)
     if layout.expert_overlap != "auto":
-        software = replace(software, expert_overlap=layout.expert_overlap)
+        software = software.variant(expert_overlap=layout.expert_overlap)
     s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
-    if any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
+    if layout.has_arrays or workload.has_arrays:
         layers, first, last = _pieces(model, layout, workload, software)
     else:
-        unstaged = replace(
-            layout,
-            # Only the share of layers that are recomputed depends on the stages.
-            pp=1 if layout.recompute_layers is None else layout.pp,
-            virtual_stages=1,
-            schedule="1f1b",
-            order=_ANY_ORDER,
-            first_stage_layers=None,
-            last_stage_layers=None,
-        )
-        layers, first, last = _plain_pieces(model, unstaged, workload, software)
+        layers, first, last = _plain_pieces(model, layout.unstaged, workload, software)
     stages = stages_of(model, s, layers)
     once = None
     if isinstance(workload, Train):
