@@ -67,7 +67,9 @@ _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
 _FEW_GEMMS: Final = 8
-"""One by one they take less time than importing NumPy, and no more than a vector of them."""
+_MANY_KERNELS: Final = 500
+"""Fewer GEMMs one by one take less time than importing NumPy. A machine on which so many kernels
+were priced goes on with more, and then a vector is faster from the second GEMM on."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 """Knuth's multiplier for 64 bits, and half of them."""
 
@@ -105,14 +107,16 @@ NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
 
 def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
     """Return prices, each so many times, added up."""
-    if all(price is NOTHING for _, price in shares):
-        return NOTHING
-    return CollectivePrice(
-        *(
-            sum((times * figure for times, figure in column), 0.0)
-            for column in ([(times, price[i]) for times, price in shares] for i in range(3))
-        )
-    )
+    seconds: Any = 0.0
+    inside_bytes: Any = 0.0
+    network_bytes: Any = 0.0
+    nothing = True
+    for times, price in shares:
+        nothing = nothing and price is NOTHING
+        seconds = seconds + times * price.seconds
+        inside_bytes = inside_bytes + times * price.inside_bytes
+        network_bytes = network_bytes + times * price.network_bytes
+    return NOTHING if nothing else CollectivePrice(seconds, inside_bytes, network_bytes)
 
 
 def state_sizes(op: StateKernel) -> Sizes:
@@ -201,25 +205,26 @@ class Prices:
         new: dict[Any, Operation] = {
             key: op
             for key, op in zip(keys, operations, strict=True)
-            if key not in kernels and not isinstance(op, Collective)
+            if key not in kernels and type(op) is not Collective
         }
         if new:
             self._keep(new, sms_taken)
         return [
-            self.sent(op) if isinstance(op, Collective) else kernels[key]
+            self._sent(key, op) if type(op) is Collective else kernels[key]
             for key, op in zip(keys, operations, strict=True)
         ]
 
     def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
-        if isinstance(op, Collective):
+        kind = type(op)
+        if kind is Gemm:
+            return *op[1:6], op.fullest, sms_taken
+        if kind is Elementwise:
+            return op.bytes_moved, op.kernels, *(op.converts or ())
+        if kind is Collective:
             stride = op.stride * self.placed[op.group].stride
             routed = op.routed or ()
             return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
-        if isinstance(op, Elementwise):
-            return op.bytes_moved, op.kernels, *(op.converts or ())
-        if isinstance(op, Gemm):
-            return *op[1:6], op.fullest, sms_taken
         return *op[1:], sms_taken
 
     def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
@@ -232,7 +237,7 @@ class Prices:
             else:
                 kept[key] = self.alone(op, sms_taken)
         for dtype, chosen in gemms.items():
-            if len(chosen) < _FEW_GEMMS:
+            if len(chosen) < _FEW_GEMMS and len(kept) < _MANY_KERNELS:
                 kept.update({key: self.alone(op, sms_taken) for key, op in chosen.items()})
                 continue
             import numpy as np
@@ -620,14 +625,16 @@ class Prices:
 
     def sent(self, op: Collective) -> CollectivePrice:
         """Return the price of a collective, with the bytes that a rank sends in one call."""
-        price: CollectivePrice
         if self.arrays:
-            price = self._on_grid(op)
+            price: CollectivePrice = self._on_grid(op)
             return price
-        key = self._key(op, 0)
+        return self._sent(self._key(op, 0), op)
+
+    def _sent(self, key: tuple[Any, ...], op: Collective) -> CollectivePrice:
+        """Return what `sent` does for plain numbers, by their key."""
         if key not in self._sent_prices:
             self._sent_prices[key] = self._collective_price(self._placed(op))
-        price = self._sent_prices[key]
+        price: CollectivePrice = self._sent_prices[key]
         return price
 
 

@@ -175,10 +175,11 @@ def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
     )
     places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
 
+    table, top = embedding_parameters(model, layout), head_parameters(model, layout)
+
     def share(index: Any) -> StageShare:
         stage = split(model, layout, index)
-        ends = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
-        ends = ends + choose(stage.has_head, head_parameters(model, layout), 0)
+        ends = choose(stage.has_embedding, table, 0) + choose(stage.has_head, top, 0)
         return StageShare(
             stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
         )
