@@ -11,11 +11,11 @@ the collective's kernel takes SMs from the GEMM, whose tiles then need more wave
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.estimate.price import Prices, added
+from shardcost.estimate.price import CollectivePrice, Prices, added
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -175,7 +175,7 @@ def pieces_of(
     Layouts that differ in pipeline or data parallelism only have the same layers.
     """
     if prices.arrays or prices.is_adjusted:
-        return [_priced_piece(name, passes, prices, software) for name, passes in named]
+        return _priced_pieces(named, prices, software)
     how = (
         software.tp_overlap,
         software.overlap_sms,
@@ -185,22 +185,65 @@ def pieces_of(
     )
     strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
-    new = [key for key in keys if key not in prices.pieces]
-    if len(new) > 1:  # the GEMMs of all pieces go to the kernel as one vector
-        prices.of([op for _, passes, _, _ in new for phase in passes for op in phase])
-    for key in new:
-        prices.pieces[key] = _priced_piece(key[0], key[1], prices, software)
-    return [prices.pieces[key] for key in keys]
+    kept = [prices.pieces.get(key) for key in keys]
+    if None in kept:
+        new = [key for key, piece in zip(keys, kept, strict=True) if piece is None]
+        made = _priced_pieces([key[:2] for key in new], prices, software)
+        prices.pieces.update(zip(new, made, strict=True))
+        kept = [prices.pieces[key] for key in keys]
+    return kept
 
 
-def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
-    named = [(phase, op) for phase in PASSES for op in getattr(passes, phase)]
-    every = tuple(op for _, op in named)
-    if not every:
+def _priced_pieces(
+    named: Sequence[tuple[str, Passes]], prices: Prices, software: Software
+) -> list[Piece]:
+    """Return pieces with their prices; kernels of all of them are priced together."""
+    listed = [
+        [(phase, op) for phase in PASSES for op in getattr(passes, phase)] for _, passes in named
+    ]
+    priced = iter(prices.with_bytes([op for rows in listed for _, op in rows]))
+    beside = [_beside_collectives([op for _, op in rows], software) for rows in listed]
+    every = [op for gemms in beside for op in gemms]
+    slowed = iter(prices.of(every, sms_taken=software.overlap_sms) if every else ())
+    return [
+        _priced_piece(
+            name,
+            passes,
+            rows,
+            list(islice(priced, len(rows))),
+            _by_id(gemms, list(islice(slowed, len(gemms)))),
+            prices,
+            software,
+        )
+        for (name, passes), rows, gemms in zip(named, listed, beside, strict=True)
+    ]
+
+
+def _priced_piece(
+    name: str,
+    passes: Passes,
+    named: Sequence[tuple[str, Operation]],
+    priced: Sequence[CollectivePrice],
+    slowed_s: Mapping[OpId, Any],
+    prices: Prices,
+    software: Software,
+) -> Piece:
+    """Return a piece of operations by pass, with their prices.
+
+    Args:
+        name: Of the piece.
+        passes: What it does.
+        named: The same as one list.
+        priced: The price of each.
+        slowed_s: Seconds of GEMMs with a collective's kernel beside them.
+        prices: Of all else.
+        software: What runs it.
+    """
+    if not named:
         return Piece(name, (), PassTime(), PassTime(), PassTime())
-    priced = prices.with_bytes(every)
+    every = [op for _, op in named]
     seconds = [each.seconds for each in priced]
-    gemms = _overlaps(every, seconds, prices, software)
+    gemms = _Overlaps(_by_id(every, seconds), slowed_s)
     rows = tuple(
         _row(op, phase, each_s, software, gemms)
         for (phase, op), each_s in zip(named, seconds, strict=True)
@@ -354,21 +397,14 @@ class _Overlaps(NamedTuple):
     slowed_s: Mapping[OpId, Any]
 
 
-def _overlaps(
-    every: Operations, seconds: list[Any], prices: Prices, software: Software
-) -> _Overlaps:
-    collectives = [op for op in every if isinstance(op, Collective)]
-    if not collectives:
-        return _Overlaps({}, {})
-    alone_s = _by_id(every, seconds)
-    if software.tp_overlap == "none":
-        return _Overlaps(alone_s, {})
-    gemms = tuple(op for op in every if isinstance(op, Gemm))
-    slowed = prices.of(gemms, sms_taken=software.overlap_sms)
-    return _Overlaps(alone_s, _by_id(gemms, slowed))
+def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Operation]:
+    """Return the GEMMs of a piece that a collective's kernel may run beside."""
+    if software.tp_overlap == "none" or not any(type(op) is Collective for op in every):
+        return []
+    return [op for op in every if type(op) is Gemm]
 
 
-def _by_id(operations: Operations, seconds: list[Any]) -> dict[OpId, Any]:
+def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:
     """Return the seconds of the operations that collectives may refer to."""
     return {
         op.id: op.count * each_s
