@@ -175,6 +175,8 @@ def weight_format(name: str, argument: str = "weight_dtype") -> WeightFormat:
     >>> weight_format("w8a16_fp8").product, weight_format("float16").weight_bytes
     ('bf16', 2.0)
     """
+    if type(name) is str and name in WEIGHT_FORMATS:
+        return WEIGHT_FORMATS[name]
     key = canonical_format(name, argument)
     known = WEIGHT_FORMATS.get(key)
     if known is not None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from shardcost.checks import (
@@ -546,7 +547,7 @@ class Model(Noun):
 
         return read_hf_config(config, name=name)
 
-    @property
+    @cached_property  # every estimate asks a dozen times
     def num_layers(self) -> Count:
         """Transformer layers, all kinds together."""
         return sum(block.count for block in self.blocks)

@@ -259,19 +259,17 @@ class Ledger:
         program = self.program
         layout, software, stages = program.setting.layout, program.setting.software, program.stages
         slower = self.slowest
-        layer = [slower * each.wall_s(software) for each in self.layer]
+        forward, backward, weight = (slower * each.wall_s(software) for each in self.layer)
 
-        def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
-            return schedule.Stage(
-                *(layers * each for each in layer),
-                *(slower * each.wall_s(software) for each in extra),
-            )
+        def stage(layers: Any, extra: Sequence[PassTime] = ()) -> Stage:
+            own = (layers * forward, layers * backward, layers * weight)
+            return schedule.Stage(*own, *[slower * each.wall_s(software) for each in extra])
 
         overlapped = software.dp_overlap
         alone_s = 0.0 if overlapped else self.reduce.seconds + self.collect.seconds
         return schedule.StepWork(
             first=stage(stages.first.layers, self.first.passes),
-            middle=stage(stages.middle.layers, (PassTime(),) * 3),
+            middle=stage(stages.middle.layers),
             last=stage(stages.last.layers, self.last.passes),
             stages=layout.pp,
             micro_batches=program.micro_batches,

@@ -69,11 +69,13 @@ class PassTime(NamedTuple):
 
     def times(self, count: Any) -> PassTime:
         """Return the same pass so many times."""
-        return PassTime(*(count * value for value in self))
+        return PassTime(count * self.device_s, count * self.kernels, count * self.hops)
 
     def plus(self, other: PassTime) -> PassTime:
         """Return two passes, one after the other."""
-        return PassTime(*(one + two for one, two in zip(self, other, strict=True)))
+        return PassTime(
+            self.device_s + other.device_s, self.kernels + other.kernels, self.hops + other.hops
+        )
 
     def wall_s(self, software: Software) -> Any:
         """Return the seconds that pass: the host's, where it starts kernels too slowly.

@@ -89,7 +89,7 @@ class Program:
     @property
     def num_layers(self) -> Any:
         """Layers of the whole model."""
-        return sum(kind.count for kind in self.layers)
+        return self.setting.num_layers
 
     @property
     def usual_layers(self) -> Layers:
