@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from shardcost.collectives.dispatch import DispatchTime
 
 _MOST_PRICES: Final = 200_000
-"""Prices kept per machine before all are dropped: some tens of megabytes."""
+_MOST_PIECES: Final = 4096
+"""Prices, and priced pieces, kept per machine before all are dropped: some tens of megabytes."""
 _MOST_GRID_BYTES: Final = 64 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
@@ -147,8 +148,12 @@ class Prices:
         self._kernel_prices: dict[Any, Any] = machine.kernels.memo.setdefault("prices", {})
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
-        for kept in (self._sent_prices, self._kernel_prices, self.pieces):
-            if len(kept) > _MOST_PRICES:
+        for kept, most in (
+            (self._sent_prices, _MOST_PRICES),
+            (self._kernel_prices, _MOST_PRICES),
+            (self.pieces, _MOST_PIECES),
+        ):
+            if len(kept) > most:
                 kept.clear()
 
     @property

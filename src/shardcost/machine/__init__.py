@@ -103,7 +103,8 @@ class Machine:
         Collectives stay as they are, and so do their prices.
         """
         other = replace(self, kernels=replace(self.kernels, device=device))
-        other.memo.update({name: kept for name, kept in self.memo.items() if name != "pieces"})
+        of_kernels = {"pieces", "estimates"}
+        other.memo.update({name: kept for name, kept in self.memo.items() if name not in of_kernels})
         return other
 
     @property
