@@ -76,6 +76,11 @@ class Workload(Noun, ABC):
         words += [f"KV cache {cache}"] if cache not in {dtype, _WIDE} else []
         return ", ".join([dtype, *words])
 
+    @property
+    def of_a_pass(self) -> Self:
+        """The same for what one pass over the layers does."""
+        return self
+
     def in_formats_of(self, model: Formatted, *, narrow_cache: bool = False) -> Self:
         """Return the same with every number format stated."""
         del model, narrow_cache
@@ -131,6 +136,11 @@ class Train(Workload):
     def tokens(self) -> Count:
         """Tokens per optimizer step."""
         return self.global_batch * self.sequence_length
+
+    @property
+    def of_a_pass(self) -> Self:
+        """The same for what one pass does, over a micro-batch of however large a batch."""
+        return self.variant(global_batch=1)
 
 
 @noun

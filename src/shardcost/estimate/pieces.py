@@ -203,10 +203,12 @@ def _priced_pieces(
     listed = [
         [(phase, op) for phase in PASSES for op in getattr(passes, phase)] for _, passes in named
     ]
-    priced = iter(prices.with_bytes([op for rows in listed for _, op in rows]))
+    every = [op for rows in listed for _, op in rows]
     beside = [_beside_collectives([op for _, op in rows], software) for rows in listed]
-    every = [op for gemms in beside for op in gemms]
-    slowed = iter(prices.of(every, sms_taken=software.overlap_sms) if every else ())
+    slowed_gemms = [op for gemms in beside for op in gemms]
+    prices.ahead(every, slowed_gemms, software.overlap_sms)
+    priced = iter(prices.with_bytes(every))
+    slowed = iter(prices.of(slowed_gemms, sms_taken=software.overlap_sms) if slowed_gemms else ())
     return [
         _priced_piece(
             name,
@@ -399,7 +401,7 @@ class _Overlaps(NamedTuple):
     slowed_s: Mapping[OpId, Any]
 
 
-def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Operation]:
+def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
     """Return the GEMMs of a piece that a collective's kernel may run beside."""
     if software.tp_overlap == "none" or not any(type(op) is Collective for op in every):
         return []

@@ -213,7 +213,7 @@ class Prices:
             if key not in kernels and type(op) is not Collective
         }
         if new:
-            self._keep(new, sms_taken)
+            self._keep({key: (op, sms_taken) for key, op in new.items()})
         return [
             self._sent(key, op) if type(op) is Collective else kernels[key]
             for key, op in zip(keys, operations, strict=True)
@@ -232,24 +232,36 @@ class Prices:
             return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
         return *op[1:], sms_taken
 
-    def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
-        """Price operations that were not priced before, those of a kind together."""
+    def ahead(self, operations: Sequence[Operation], beside: Sequence[Gemm], sms: int) -> None:
+        """Price GEMMs that will be asked for alone, and those beside `sms` taken SMs, together.
+
+        One by one nothing would change but the time that it takes: one vector for two.
+        """
+        if self.arrays or not beside:
+            return
+        taken = 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
+        both = [(op, 0) for op in operations if type(op) is Gemm] + [(op, taken) for op in beside]
+        asked = {self._key(op, sms_taken): (op, sms_taken) for op, sms_taken in both}
+        self._keep({key: gemm for key, gemm in asked.items() if key not in self._kernel_prices})
+
+    def _keep(self, new: Mapping[Any, tuple[Operation, int]]) -> None:
+        """Price operations, each with the SMs that are taken meanwhile; GEMMs together."""
         kept = self._kernel_prices
-        gemms: dict[str, dict[Any, Gemm]] = {}
-        for key, op in new.items():
-            if isinstance(op, Gemm) and op.fullest is None:
-                gemms.setdefault(op.dtype, {})[key] = op
+        gemms: dict[str, dict[Any, tuple[Gemm, int]]] = {}
+        for key, (op, sms_taken) in new.items():
+            if type(op) is Gemm and op.fullest is None:
+                gemms.setdefault(op.dtype, {})[key] = (op, sms_taken)
             else:
                 kept[key] = self.alone(op, sms_taken)
         for dtype, chosen in gemms.items():
             if len(chosen) < _FEW_GEMMS and len(kept) < _MANY_KERNELS:
-                kept.update({key: self.alone(op, sms_taken) for key, op in chosen.items()})
+                kept.update({key: self.alone(*gemm) for key, gemm in chosen.items()})
                 continue
             import numpy as np
 
-            table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
-            m, n, k, batch = table.T
-            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms_taken))
+            sizes = [(op.m, op.n, op.k, op.batch, taken) for op, taken in chosen.values()]
+            *columns, sms = np.array(sizes, dtype=float).T
+            seconds = np.asarray(self._gemms(dtype, *columns, sms if sms.any() else 0))
             kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
@@ -360,10 +372,10 @@ class Prices:
         both = row_kernel_time_s(kernels, "norm_quantize", *sizes)
         return both - row_kernel_time_s(kernels, "norm", *sizes)
 
-    def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
+    def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any) -> Any:
         """Return the seconds of GEMMs, beside a collective's kernel if that holds SMs."""
         kernels = self.machine.kernels
-        memory_taken = copy_bytes_per_s(kernels, sms_taken) if sms_taken else 0.0
+        memory_taken = copy_bytes_per_s(kernels, sms_taken) if anywhere(sms_taken > 0) else 0.0
         burst_s = gemm_time_s(
             kernels, dtype, m, n, k, batch=batch, sms_taken=sms_taken, memory_taken=memory_taken
         )

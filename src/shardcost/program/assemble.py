@@ -110,15 +110,16 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
     if layout.has_arrays or workload.has_arrays:
         layers, first, last = _pieces(model, layout, workload, software)
     else:
-        layers, first, last = _plain_pieces(model, layout.unstaged, workload, software)
+        of_a_pass = (layout.unstaged, workload.of_a_pass)
+        layers, first, last = _plain_pieces(model, *of_a_pass, software)
     stages = stages_of(model, s, layers)
-    once = None
+    in_step = None
     if isinstance(workload, Train):
         most = Parameters(*map(largest, *(stage.weights for stage in stages)))
         if workload.adapters:
             fullest = largest(*(stage.layers for stage in stages))
             most = Parameters(fullest * adapter_parameters(model, layout, workload), 0)
-        once = step(layout, workload, most, software)
+        in_step = step(layout, workload, most, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(
@@ -129,7 +130,7 @@ def program_of(model: Model, layout: Layout, workload: Workload, software: Softw
         micro_batches=micro_batches(layout, workload),
         send_bytes=s.hidden_bytes / layout.tp if spread else s.hidden_bytes,
         stages=stages,
-        step=once,
+        step=in_step,
     )
 
 
