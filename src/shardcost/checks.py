@@ -403,6 +403,8 @@ def is_array(value: object) -> bool:
 
 def anywhere(condition: Any) -> bool:
     """Return whether a condition on numbers or arrays holds, in any cell."""
+    if type(condition) is bool:
+        return condition
     return bool(condition.any()) if is_array(condition) else bool(condition)
 
 

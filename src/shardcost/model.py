@@ -20,8 +20,8 @@ Sizes may be NumPy arrays that broadcast, to study many shapes at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from shardcost.checks import (

@@ -132,9 +132,7 @@ def _channels(group: Group) -> tuple[Any, Any, Any]:
     return channels, ring, tree
 
 
-def _ring(
-    collective: str, group: Group, graph: tuple[Any, Any, Any], protocol: int
-) -> Estimate:
+def _ring(collective: str, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Estimate:
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)

@@ -24,7 +24,6 @@ from shardcost.program.operations import (
     Gemm,
     LatentCore,
     Operation,
-    Operations,
     OpId,
     Passes,
     StateKernel,
@@ -187,12 +186,12 @@ def pieces_of(
     )
     strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
-    kept = [prices.pieces.get(key) for key in keys]
-    if None in kept:
-        new = [key for key, piece in zip(keys, kept, strict=True) if piece is None]
-        made = _priced_pieces([key[:2] for key in new], prices, software)
-        prices.pieces.update(zip(new, made, strict=True))
-        kept = [prices.pieces[key] for key in keys]
+    kept: list[Any] = [prices.pieces.get(key) for key in keys]
+    new = [place for place, piece in enumerate(kept) if piece is None]
+    if new:
+        made = _priced_pieces([named[place] for place in new], prices, software)
+        for place, piece in zip(new, made, strict=True):
+            kept[place] = prices.pieces[keys[place]] = piece
     return kept
 
 
@@ -403,9 +402,9 @@ class _Overlaps(NamedTuple):
 
 def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
     """Return the GEMMs of a piece that a collective's kernel may run beside."""
-    if software.tp_overlap == "none" or not any(type(op) is Collective for op in every):
+    if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
         return []
-    return [op for op in every if type(op) is Gemm]
+    return [op for op in every if isinstance(op, Gemm)]
 
 
 def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:

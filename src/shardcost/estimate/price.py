@@ -210,23 +210,22 @@ class Prices:
         new: dict[Any, Operation] = {
             key: op
             for key, op in zip(keys, operations, strict=True)
-            if key not in kernels and type(op) is not Collective
+            if key not in kernels and not isinstance(op, Collective)
         }
         if new:
             self._keep({key: (op, sms_taken) for key, op in new.items()})
         return [
-            self._sent(key, op) if type(op) is Collective else kernels[key]
+            self._sent(key, op) if isinstance(op, Collective) else kernels[key]
             for key, op in zip(keys, operations, strict=True)
         ]
 
     def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
-        kind = type(op)
-        if kind is Gemm:
+        if isinstance(op, Gemm):
             return *op[1:6], op.fullest, sms_taken
-        if kind is Elementwise:
+        if isinstance(op, Elementwise):
             return op.bytes_moved, op.kernels, *(op.converts or ())
-        if kind is Collective:
+        if isinstance(op, Collective):
             stride = op.stride * self.placed[op.group].stride
             routed = op.routed or ()
             return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
@@ -240,7 +239,8 @@ class Prices:
         if self.arrays or not beside:
             return
         taken = 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
-        both = [(op, 0) for op in operations if type(op) is Gemm] + [(op, taken) for op in beside]
+        both = [(op, 0) for op in operations if isinstance(op, Gemm)]
+        both += [(op, taken) for op in beside]
         asked = {self._key(op, sms_taken): (op, sms_taken) for op, sms_taken in both}
         self._keep({key: gemm for key, gemm in asked.items() if key not in self._kernel_prices})
 
@@ -249,7 +249,7 @@ class Prices:
         kept = self._kernel_prices
         gemms: dict[str, dict[Any, tuple[Gemm, int]]] = {}
         for key, (op, sms_taken) in new.items():
-            if type(op) is Gemm and op.fullest is None:
+            if isinstance(op, Gemm) and op.fullest is None:
                 gemms.setdefault(op.dtype, {})[key] = (op, sms_taken)
             else:
                 kept[key] = self.alone(op, sms_taken)
@@ -260,8 +260,8 @@ class Prices:
             import numpy as np
 
             sizes = [(op.m, op.n, op.k, op.batch, taken) for op, taken in chosen.values()]
-            *columns, sms = np.array(sizes, dtype=float).T
-            seconds = np.asarray(self._gemms(dtype, *columns, sms if sms.any() else 0))
+            m, n, k, batch, sms = np.array(sizes, dtype=float).T
+            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
             kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
