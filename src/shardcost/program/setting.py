@@ -345,5 +345,14 @@ def _over_tp(
     s: Setting, collective: str, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None
 ) -> tuple[Collective, ...]:
     """Return a collective of the tensor group on the activations between two layers."""
-    links = {"hides_behind": hides_behind, "split_with": split_with}
-    return (Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp, **links),)
+    return (
+        Collective.of(
+            collective,
+            what,
+            s.hidden_bytes,
+            "tp",
+            s.layout.tp,
+            hides_behind=hides_behind,
+            split_with=split_with,
+        ),
+    )
