@@ -53,8 +53,7 @@ class Noun:
 
     _hash: ClassVar[int | None] = None
     """Computed once: nouns are keys of caches."""
-    _variants: ClassVar[dict[tuple[Any, ...], Any] | None] = None
-    """What `variant` returned so far."""
+    _memo: ClassVar[dict[Any, Any] | None] = None
     has_arrays: ClassVar[bool] = False
     """Whether any field is an array: asked by every estimate, so found once, by `__post_init__`."""
     _names: ClassVar[tuple[str, ...]] = ()
@@ -82,16 +81,22 @@ class Noun:
         An estimate takes the same few variants of its nouns again and again, and a noun that was
         made before has its hash. For words and plain numbers that are right by themselves.
         """
-        if self._variants is None or self.has_arrays:  # arrays are no keys
-            object.__setattr__(self, "_variants", {})
-        kept = cast("dict[tuple[Any, ...], Self]", self._variants)
-        key = () if self.has_arrays else tuple(changes.items())
-        if key not in kept:
+        key = () if self.has_arrays else tuple(changes.items())  # arrays are no keys
+        other: Self | None = self.memo.get(key) if key else None
+        if other is None:
             other = object.__new__(type(self))
             other.__dict__.update({name: self.__dict__[name] for name in self._names})
             other.__dict__.update(changes, has_arrays=self.has_arrays)
-            kept[key] = other
-        return kept[key]
+            if key:
+                self.memo[key] = other
+        return other
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """What follows from the noun alone and was found before; no part of its value."""
+        if self._memo is None:
+            object.__setattr__(self, "_memo", {})
+        return cast("dict[Any, Any]", self._memo)
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""

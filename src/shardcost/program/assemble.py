@@ -168,8 +168,18 @@ _plain_pieces = lru_cache(maxsize=1024)(_pieces)
 
 def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
     """Return what each kind of stage holds: layers, and the tables at both ends."""
-    layout = s.layout
-    split = stage_by_cost if s.software.balance == "cost" else stage_evenly
+    layout, balance = s.layout, s.software.balance
+    if layout.has_arrays:
+        return _stages(model, layout, balance, layers)
+    key = ("stages", model, balance)  # whatever the workload
+    if key not in layout.memo:
+        layout.memo[key] = _stages(model, layout, balance, layers)
+    stages: Stages = layout.memo[key]
+    return stages
+
+
+def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ...]) -> Stages:
+    split = stage_by_cost if balance == "cost" else stage_evenly
     dense, experts = (
         sum(each.count * each.weights[kind] for each in layers) / model.num_layers
         for kind in range(2)
