@@ -13,7 +13,7 @@ Communication counts twice: all of it, and the part that nothing hides. What hid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -129,38 +129,45 @@ class Ledger:
             pieces = tuple(kinds)
         else:
             pieces, first, last = known.layers, known.first, known.last
+        if step is None:
+            none: tuple[Any, ...] = (NOTHING, NOTHING, NOTHING, NOTHING, 0.0)
+            send = _summed(sends(program), prices)
+            return cls(program, prices, pieces, first, last, *none, send)
         total = program.num_layers
         shares = [(each.count / total, each.gathers) for each in program.layers]
-        ledger = cls(
+        gather = added([(share, _summed(each.forward, prices)) for share, each in shares])
+        scatter = added([(share, _summed(each.gradient, prices)) for share, each in shares])
+        reduce, collect = _summed(step.gradients, prices), _summed(step.weights, prices)
+        stages, runs = program.stages, program.micro_batches
+        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+        kinds_sent = zip(shares, pieces, strict=True)
+        sent: list[tuple[Any, CollectivePrice | Piece]] = [
+            (1, reduce),
+            (1, collect),
+            (2 * runs * layers, gather),
+            (runs * layers, scatter),
+            *[(runs * layers * share, piece) for (share, _), piece in kinds_sent],
+        ]
+        inside, network = first.joined_bytes(last, program.setting.layout.pp == 1)
+        inside_sent: Any = 0
+        network_sent: Any = 0
+        for times, each in sent:
+            if each is not NOTHING:
+                inside_sent = inside_sent + times * each.inside_bytes
+                network_sent = network_sent + times * each.network_bytes
+        return cls(
             program,
             prices,
             pieces,
             first,
             last,
-            gather=added([(share, _summed(each.forward, prices)) for share, each in shares]),
-            scatter=added([(share, _summed(each.gradient, prices)) for share, each in shares]),
-            reduce=_summed(step.gradients, prices) if step else NOTHING,
-            collect=_summed(step.weights, prices) if step else NOTHING,
-            optimizer_s=_update_s(step.optimizer, prices) if step else 0.0,
-            send=_summed(sends(program), prices),
-        )
-        return replace(ledger, step_bytes=ledger._step_bytes()) if step else ledger
-
-    def _step_bytes(self) -> tuple[Any, Any]:
-        stages, runs = self.program.stages, self.program.micro_batches
-        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
-        sent: list[tuple[Any, CollectivePrice | Piece]] = [
-            (1, self.reduce),
-            (1, self.collect),
-            (2 * runs * layers, self.gather),
-            (runs * layers, self.scatter),
-            *((runs * layers * share, piece) for share, piece in self.shares),
-        ]
-        used = [(times, each) for times, each in sent if each is not NOTHING]
-        inside, network = self.first.joined_bytes(self.last, self.program.setting.layout.pp == 1)
-        return (
-            runs * inside + sum(times * each.inside_bytes for times, each in used),
-            runs * network + sum(times * each.network_bytes for times, each in used),
+            gather,
+            scatter,
+            reduce,
+            collect,
+            _update_s(step.optimizer, prices),
+            _summed(sends(program), prices),
+            (runs * inside + inside_sent, runs * network + network_sent),
         )
 
     @cached_property
