@@ -367,6 +367,10 @@ class Passes(NamedTuple):
     """Gradients of the weights, which zero-bubble schedules put off."""
     recompute: Operations = ()
 
+    def __hash__(self) -> int:
+        """Return the hash of the forward pass, which tells most pieces apart in a third of the time."""
+        return hash(self.forward)
+
 
 def together(*parts: Passes) -> Passes:
     """Return pieces that follow each other forward, and so in turned order backward."""
