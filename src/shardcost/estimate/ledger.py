@@ -130,9 +130,8 @@ class Ledger:
         else:
             pieces, first, last = known.layers, known.first, known.last
         if step is None:
-            none: tuple[Any, ...] = (NOTHING, NOTHING, NOTHING, NOTHING, 0.0)
-            send = _summed(sends(program), prices)
-            return cls(program, prices, pieces, first, last, *none, send)
+            none, send = NOTHING, _summed(sends(program), prices)
+            return cls(program, prices, pieces, first, last, none, none, none, none, 0.0, send)
         total = program.num_layers
         shares = [(each.count / total, each.gathers) for each in program.layers]
         gather = added([(share, _summed(each.forward, prices)) for share, each in shares])

@@ -368,7 +368,7 @@ class Passes(NamedTuple):
     recompute: Operations = ()
 
     def __hash__(self) -> int:
-        """Return the hash of the forward pass, which tells most pieces apart in a third of the time."""
+        """Return that of the forward pass: it tells most pieces apart in a third of the time."""
         return hash(self.forward)
 
 
