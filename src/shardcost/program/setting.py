@@ -290,14 +290,13 @@ def enter(s: Setting, *products: str, wide: bool = False) -> Passes:
         products: Their names.
         wide: The input is gathered in 16 bits, whatever the format of the products.
     """
-    if not s.shares_tensors:
+    if not s.shares_tensors or not (s.training or s.layout.sequence_parallel):
         return Passes(())
     own = tuple(OpId(name) for name in products)
     gradient = own[0].input_gradient
     weights = () if s.frozen else tuple(each.weight_gradient for each in own)
     if not s.layout.sequence_parallel:
-        sums = _over_tp(s, "all_reduce", gradient.name, weights, gradient)
-        return Passes((), sums if s.training else ())
+        return Passes((), _over_tp(s, "all_reduce", gradient.name, weights, gradient))
     gather = _gathered(s, own[0].name, (), own[0], wide=wide)
     if not s.training:
         return Passes(gather)
