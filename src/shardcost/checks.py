@@ -14,13 +14,14 @@ an array is recognised by its ``dtype``, so that a program which uses none never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from math import inf
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Self,
     TypeAlias,
     TypeVar,
     cast,
@@ -53,18 +54,50 @@ class Noun:
 
     _hash: ClassVar[int | None] = None
     """Computed once: nouns are keys of caches."""
-    _rules: ClassVar[tuple[tuple[str, str, Rule], ...]] = ()
-    """Of each field that has one: its name, its name in messages, and its rule."""
+    _memo: ClassVar[dict[Any, Any] | None] = None
+    has_arrays: ClassVar[bool] = False
+    """Whether any field is an array: asked by every estimate, so found once, by `__post_init__`."""
+    _names: ClassVar[tuple[str, ...]] = ()
+    _rules: ClassVar[tuple[tuple[str, str, Rule, Any], ...]] = ()
+    """Of each field that has one: its name, its name in messages, its rule, and the default if
+    that keeps the rule as it stands."""
 
     def __post_init__(self) -> None:
         """Apply each field's rule, then the rules between fields."""
         values = self.__dict__
-        for name, called, rule in self._rules:
+        for name, called, rule, default in self._rules:
             given = values[name]
+            if given is default:
+                continue
             value = rule(called, given)
             if value is not given:
                 object.__setattr__(self, name, value)
+            if is_array(value):
+                object.__setattr__(self, "has_arrays", True)
         self.check()
+
+    def variant(self, **changes: Any) -> Self:
+        """Return the same with other values that keep the rules; made once, and not checked.
+
+        An estimate takes the same few variants of its nouns again and again, and a noun that was
+        made before has its hash. For words and plain numbers that are right by themselves.
+        """
+        key = () if self.has_arrays else tuple(changes.items())  # arrays are no keys
+        other: Self | None = self.memo.get(key) if key else None
+        if other is None:
+            other = object.__new__(type(self))
+            other.__dict__.update({name: self.__dict__[name] for name in self._names})
+            other.__dict__.update(changes, has_arrays=self.has_arrays)
+            if key:
+                self.memo[key] = other
+        return other
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """What follows from the noun alone and was found before; no part of its value."""
+        if self._memo is None:
+            object.__setattr__(self, "_memo", {})
+        return cast("dict[Any, Any]", self._memo)
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
@@ -85,11 +118,11 @@ class Noun:
         if type(other) is not type(self):
             return NotImplemented
         mine, its = self.__dict__, other.__dict__
-        return all(
-            value is its[name] or _equal(value, its[name])
-            for name, value in mine.items()
-            if name != "_hash"
-        )
+        for name in self._names:
+            one, two = mine[name], its[name]
+            if one is not two and not _equal(one, two):
+                return False
+        return True
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -97,18 +130,20 @@ class Noun:
         return cast("int", self._hash)
 
     def _hash_of_fields(self) -> int:
-        values = (getattr(self, field_.name) for field_ in fields(self))  # type: ignore[arg-type]
-        return hash(tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values))
+        values = map(self.__dict__.__getitem__, self._names)
+        return hash(tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plain tables, and no hash, which is this one's."""
-        values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}  # type: ignore[arg-type]
+        values = {name: self.__dict__[name] for name in self._names}
         return {n: dict(v) if isinstance(v, MappingProxyType) else v for n, v in values.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             kept = MappingProxyType(value) if isinstance(value, dict) else value
             object.__setattr__(self, name, kept)
+            if is_array(kept):
+                object.__setattr__(self, "has_arrays", True)
 
 
 def whole(*, default: Any = MISSING, least: int = 1) -> Any:
@@ -341,12 +376,22 @@ def instances(kind: type) -> Any:
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
     made = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+    each = fields(made)  # type: ignore[arg-type]
+    made._names = tuple(field_.name for field_ in each)  # type: ignore[attr-defined]
     made._rules = tuple(  # type: ignore[attr-defined]
-        (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"])
-        for field_ in fields(made)  # type: ignore[arg-type]
+        (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"], _checked(field_))
+        for field_ in each
         if field_.metadata.get("rule")
     )
     return made
+
+
+def _checked(field_: Field[Any]) -> Any:
+    """Return the default of a field if its rule leaves that as it is; else what no field is."""
+    if field_.default is MISSING:
+        return MISSING
+    kept = field_.metadata["rule"](field_.name, field_.default)
+    return field_.default if kept is field_.default else MISSING
 
 
 def _short(value: Any) -> str:
@@ -364,6 +409,8 @@ def is_array(value: object) -> bool:
 
 def anywhere(condition: Any) -> bool:
     """Return whether a condition on numbers or arrays holds, in any cell."""
+    if type(condition) is bool:
+        return condition
     return bool(condition.any()) if is_array(condition) else bool(condition)
 
 

@@ -160,6 +160,8 @@ def canonical_format(name: str, argument: str = "weight_dtype") -> str:
     """
     if not isinstance(name, str):
         raise BadTypeError(argument, name, "the name of a format of weights, like fp8_block")
+    if name in WEIGHT_FORMATS:
+        return name
     key = name.lower().removeprefix("torch.")
     key = _WEIGHT_ALIASES.get(key, _ALIASES.get(key, key))
     if key in WEIGHT_FORMATS or key in BITS or _WEIGHTS_AND_INPUTS.fullmatch(key):
@@ -173,6 +175,8 @@ def weight_format(name: str, argument: str = "weight_dtype") -> WeightFormat:
     >>> weight_format("w8a16_fp8").product, weight_format("float16").weight_bytes
     ('bf16', 2.0)
     """
+    if type(name) is str and name in WEIGHT_FORMATS:
+        return WEIGHT_FORMATS[name]
     key = canonical_format(name, argument)
     known = WEIGHT_FORMATS.get(key)
     if known is not None:

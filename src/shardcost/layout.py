@@ -59,6 +59,7 @@ _RECOMPUTE: Final = ("none", "selective", "full")
 _SELECTIVE: Final = "core_attn"
 """What ``selective`` alone computes again (Korthikanti et al. 2022, arXiv:2205.05198)."""
 _SHORT = {"virtual_stages": "vp"}
+_ANY_ORDER: Final = "tp-cp-dp-pp"
 _ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 
 
@@ -140,13 +141,28 @@ class Layout(Noun):
     """What hides that; ``auto``: what the software does."""
     shard_degree: Count | None = whole(default=None)
     """Ranks that share what ZeRO shards, where not all of data parallelism does (HSDP)."""
-    order: str = one_of(*_ORDERS, default="tp-cp-dp-pp")
+    order: str = one_of(*_ORDERS, default=_ANY_ORDER)
     """Placement on the devices, innermost (nearest neighbours) first."""
 
     @property
     def devices(self) -> Count:
         """Devices that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def unstaged(self) -> Layout:
+        """The same for what a layer does, which pipeline and placement do not change.
+
+        Only the share of layers that are recomputed depends on the stages.
+        """
+        return self.variant(
+            pp=1 if self.recompute_layers is None else self.pp,
+            virtual_stages=1,
+            schedule="1f1b",
+            order=_ANY_ORDER,
+            first_stage_layers=None,
+            last_stage_layers=None,
+        )
 
     def recomputes(self, module: str) -> bool:
         """Return whether a module of a layer is computed again by itself.

@@ -20,6 +20,7 @@ Sizes may be NumPy arrays that broadcast, to study many shapes at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.checks import (
@@ -548,7 +549,7 @@ class Model(Noun):
 
         return read_hf_config(config, name=name)
 
-    @property
+    @cached_property  # every estimate asks a dozen times
     def num_layers(self) -> Count:
         """Transformer layers, all kinds together."""
         return sum(block.count for block in self.blocks)

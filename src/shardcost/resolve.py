@@ -8,11 +8,13 @@ package ask here. The page does not: no text of a request becomes a path.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from os import PathLike, path
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from shardcost import catalog
+from shardcost.catalog.user_files import VARIABLE
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.model import Model
@@ -88,11 +90,7 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
         raise BadTypeError("network", network, "a Network, the name of one or a file")
     joined = network if isinstance(network, str | Network) and not file else None
     if isinstance(given, Cluster):
-        found = given
-        if isinstance(joined, str):
-            joined = catalog.network_named(joined, given.device.architecture)
-        if joined is not None:
-            found = replace(given, network=joined)
+        found = given if joined is None else _joined(given, joined)
     elif catalog.is_file(str(given)):
         from shardcost.machine.libraries import profile_in
 
@@ -103,6 +101,19 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
         return found
     architecture = found.device.architecture
     return replace(found, network=catalog.network_in_file(str(network), architecture))
+
+
+def _joined(cluster: Cluster, network: str | Network) -> Cluster:
+    """Return a cluster with another network; joined once, as presets are built once."""
+    if isinstance(network, Network) and network.has_arrays:
+        return replace(cluster, network=network)
+    key = ("joined", network, os.environ.get(VARIABLE))
+    if key not in cluster.memo:
+        if isinstance(network, str):
+            network = catalog.network_named(network, cluster.device.architecture)
+        cluster.memo[key] = replace(cluster, network=network)
+    found: Cluster = cluster.memo[key]
+    return found
 
 
 def software(given: GivenSoftware) -> Software:

@@ -14,6 +14,8 @@ from shardcost.errors import BadTypeError, BadValueError
 
 def whole_number(name: str, value: object, least: int) -> int:
     """Return `value` as an int if it is whole and at least `least`; raise otherwise."""
+    if type(value) is int and value >= least:  # nearly always: no rule needs writing
+        return value
     rule = f"a whole number of at least {least}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise BadTypeError(name, value, rule)
@@ -24,6 +26,8 @@ def whole_number(name: str, value: object, least: int) -> int:
 
 def positive_number(name: str, value: object, unit: str = "") -> float:
     """Return `value` as a float if it is finite and above 0; raise otherwise."""
+    if type(value) is float and 0.0 < value < inf:
+        return value
     rule = f"a finite number{' of ' if unit else ''}{unit} above 0"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise BadTypeError(name, value, rule)

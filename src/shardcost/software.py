@@ -9,7 +9,6 @@ the catalog with the error of the fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.checks import (
@@ -228,9 +227,8 @@ class Software(Noun):
         """Return the same with every kernel started from the host, one by one."""
         own = self.eager_per_kernel_s
         if own is None:
-            return replace(self, launch="eager")
-        return replace(
-            self,
+            return self.variant(launch="eager")
+        return self.variant(
             launch="eager",
             host_per_kernel_s=own,
             host_scatter=None,

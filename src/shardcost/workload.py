@@ -7,7 +7,6 @@ NumPy arrays that broadcast.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, Final, Protocol, Self
 
 from shardcost.checks import (
@@ -77,6 +76,11 @@ class Workload(Noun, ABC):
         words += [f"KV cache {cache}"] if cache not in {dtype, _WIDE} else []
         return ", ".join([dtype, *words])
 
+    @property
+    def of_a_pass(self) -> Self:
+        """The same for what one pass over the layers does."""
+        return self
+
     def in_formats_of(self, model: Formatted, *, narrow_cache: bool = False) -> Self:
         """Return the same with every number format stated."""
         del model, narrow_cache
@@ -133,6 +137,11 @@ class Train(Workload):
         """Tokens per optimizer step."""
         return self.global_batch * self.sequence_length
 
+    @property
+    def of_a_pass(self) -> Self:
+        """The same for what one pass does, over a micro-batch of however large a batch."""
+        return self.variant(global_batch=1)
+
 
 @noun
 class _Serving(Workload):
@@ -163,6 +172,8 @@ class _Serving(Workload):
             narrow_cache: The engine keeps the cache in 8 bits where the weights are in fewer than
                 16, unless told otherwise.
         """
+        if self.dtype and self.attention_dtype and self.expert_dtype and self.cache_dtype:
+            return self
         own = self.dtype is None
         dtype = model.weight_dtype if self.dtype is None else self.dtype
         attention = self.attention_dtype or (model.attention_dtype if own else None) or dtype
@@ -171,8 +182,7 @@ class _Serving(Workload):
             weight_format(each).narrow_weights for each in (dtype, expert)
         )
         cache = self.cache_dtype or (model.cache_dtype if own else None)
-        return replace(
-            self,
+        return self.variant(
             dtype=dtype,
             attention_dtype=attention,
             expert_dtype=expert,

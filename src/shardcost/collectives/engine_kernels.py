@@ -131,6 +131,14 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, 
 
     Beyond the last limit it falls back to NCCL.
     """
+    key = ("limits", engine, version)
+    if key not in group.memo:
+        group.memo[key] = _limits(engine, version, group)
+    found: Mapping[PathName, Any] = group.memo[key]
+    return found
+
+
+def _limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, Any]:
     rules = engine_rules(engine, version)
     by_capability = rules["below_mib"]
     capability = group.cluster.device.compute_capability or ""

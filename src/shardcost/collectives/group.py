@@ -8,6 +8,7 @@ follow the rates that a collective cannot exceed and the time below which no alg
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -46,6 +47,9 @@ class Group:
     a network."""
     stride: Any = 1
     """Devices from one rank to the next."""
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What formulas found out about the group, whatever the size of a buffer: a machine keeps its
+    groups, and a new size costs only what depends on it."""
 
     @classmethod
     def on(cls, cluster: Cluster, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:

@@ -91,6 +91,18 @@ class _Usual(NamedTuple):
     """… or none was raised."""
 
 
+class _Library(NamedTuple):
+    """The constants by which a library's collectives over a group are timed."""
+
+    used: tuple[Calibration, ...]
+    """The library's own, its fallback's, the network's."""
+    version: str | None
+    ring: RingLibrary | GenericLibrary | None
+    """Of the paths that are rings or stand beside them; None on a torus."""
+    network: NetworkConstants
+    chooser: str
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectiveTime(Displayed):
     """The time of a collective, and what it is made of. Times may be arrays."""
@@ -369,23 +381,22 @@ def collective_time(
         raise UnknownNameError("mode", mode, MODES)
     machine = machine_of(resolve.cluster(cluster, network))
     size = _checked_size(size_bytes)
-    group = Group.on(machine.cluster, gpus, nodes, stride)
+    group = _group(machine, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
         _check_shapes(size, group)
     library = machine.default_library if library is None else library
     engine, version = name_and_version(library)
-    forced = Forced.named(algorithm, protocol)
+    forced = NOTHING_FORCED
+    if algorithm is not None or protocol is not None:
+        forced = Forced.named(algorithm, protocol)
     if engine == TUNER:
         if mode != MODES[0]:
             raise BadValueError("library", library, "another, for eager launches")
         return _by_tuner(collective, size, group, machine, forced)
-    own = machine.library(engine, version)
-    used = _used(own, machine, group)
-    before = machine.unchanged
-    usual = None
-    if before is not None:
-        usual = _Usual(Group.on(before.cluster, gpus, nodes, stride), before.better, before.worse)
-    paths, weights = _paths_and_weights(collective, size, group, used, version, forced, usual)
+    by = _resolved(machine, group, engine, version)
+    own, used = by.used[0], by.used
+    usual = _usual(machine, group, gpus, nodes, stride)
+    paths, weights = _paths_and_weights(collective, size, group, by, forced, usual)
     if mode == "eager":
         constants = own.constants
         if not isinstance(constants, EngineLibrary) or constants.eager_launch_s is None:
@@ -397,6 +408,47 @@ def collective_time(
         collective, size, group, library, mode, time, paths, weights, used, machine, forced
     )
     return _with_tables(result) if any(each.residuals for each in used) and not forced else result
+
+
+def _group(machine: Machine, gpus: Any, nodes: Any, stride: Any) -> Group:
+    """Return ranks on a machine; of plain numbers, kept with the machine."""
+    if not (type(gpus) is type(stride) is int and (nodes is None or type(nodes) is int)):
+        return Group.on(machine.cluster, gpus, nodes, stride)
+    kept = machine.memo.setdefault("groups", {})
+    key = (gpus, nodes, stride)
+    if key not in kept:
+        kept[key] = Group.on(machine.cluster, gpus, nodes, stride)
+    group: Group = kept[key]
+    return group
+
+
+def _usual(machine: Machine, group: Group, gpus: Any, nodes: Any, stride: Any) -> _Usual | None:
+    """Return the ranks on the machine of the catalog whose rates were changed, if any were."""
+    before = machine.unchanged
+    if before is None:
+        return None
+    if "usual" not in group.memo:
+        on = Group.on(before.cluster, gpus, nodes, stride)
+        group.memo["usual"] = _Usual(on, before.better, before.worse)
+    usual: _Usual = group.memo["usual"]
+    return usual
+
+
+def _resolved(machine: Machine, group: Group, engine: str, version: str | None) -> _Library:
+    """Return the constants of a library for a group; found once, whatever is sent."""
+    key = ("library", engine, version)
+    if key not in group.memo:
+        used = _used(machine.library(engine, version), machine, group)
+        network = _network_constants(used)
+        if isinstance(used[0].constants, TorusLibrary):
+            group.memo[key] = _Library(used, version, None, network, "")
+        else:
+            ring, _ = _ring_constants(used)
+            kinds = RingLibrary | GenericLibrary
+            chooser = next(each.chooser for each in used if isinstance(each.constants, kinds))
+            group.memo[key] = _Library(used, version, ring, network, chooser)
+    found: _Library = group.memo[key]
+    return found
 
 
 def tables_for(result: CollectiveTime) -> list[tuple[CollectiveTable, Any]]:
@@ -486,20 +538,16 @@ def _paths_and_weights(
     collective: str,
     size: Any,
     group: Group,
-    used: tuple[Calibration, ...],
-    version: str | None,
+    by: _Library,
     forced: Forced,
     usual: _Usual | None,
 ) -> tuple[dict[PathName, Parts], Weights]:
-    own = used[0]
-    if isinstance(own.constants, TorusLibrary):
-        beyond = _network_constants(used)
-        on_torus = dict(torus_paths(own.constants, beyond, collective, size, group))
+    own, chooser = by.used[0], by.chooser
+    if by.ring is None:
+        assert isinstance(own.constants, TorusLibrary)  # noqa: S101
+        on_torus = dict(torus_paths(own.constants, by.network, collective, size, group))
         return on_torus, fastest_weights(on_torus, group)
-    constants, network = _ring_constants(used)
-    ring = (each for each in used if isinstance(each.constants, RingLibrary | GenericLibrary))
-    chooser = next(ring).chooser
-    paths = dict(library_paths(constants, network, collective, size, group))
+    paths = dict(library_paths(by.ring, by.network, collective, size, group))
     framework = own.constants if isinstance(own.constants, FrameworkLibrary) else None
     if framework is not None:
         paths = without_switch(own.library, paths)
@@ -515,7 +563,7 @@ def _paths_and_weights(
     else:
         weights = fastest_weights(paths, group)
     if isinstance(own.constants, EngineLibrary) and collective == "all_reduce":
-        paths, weights = with_kernels(own, size, group, version, paths, weights)
+        paths, weights = with_kernels(own, size, group, by.version, paths, weights)
     if forced:
         what = _in_words(own.library, collective, group)
         weights = forced_weights(forced, paths, estimates, group, what)

@@ -11,7 +11,7 @@ Everything here takes numbers or arrays: sizes, ranks and nodes broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardcost.arrays import (
@@ -35,6 +35,8 @@ COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter")
 _MICRO: Final = 1e-6
 _GB: Final = 1e9
 _INFINITE: Final = float("inf")
+Estimate = Callable[[Any], Any]
+"""Takes the bytes of a buffer; returns the seconds that NCCL reckons with for a path."""
 
 
 def tables() -> dict[str, Any]:
@@ -60,23 +62,32 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
     Trees inside one domain are left out: NCCL's figures never prefer one there to a ring. The size
     is that of the whole buffer, in bytes.
     """
-    times: dict[PathName, Any] = {}
+    key = ("NCCL's estimates", collective)
+    if key not in group.memo:
+        group.memo[key] = _estimates(collective, group)
+    estimates: dict[PathName, Estimate] = group.memo[key]
+    return {path: time_s(size_bytes) for path, time_s in estimates.items()}
+
+
+def _estimates(collective: str, group: Group) -> dict[PathName, Estimate]:
+    """Return NCCL's estimate for each pair that it would consider on a group."""
+    found: dict[PathName, Estimate] = {}
     channels = _channels(group)
     for index, protocol in enumerate(PROTOCOLS):
         if protocol == "LL128" and not group.has_nvlink:
             continue
-        times["ring", protocol] = _ring(collective, size_bytes, group, channels, index)
+        found["ring", protocol] = _ring(collective, group, channels, index)
         if collective == "all_reduce" and anywhere(group.domains > 1):
-            times["tree", protocol] = _tree(size_bytes, group, channels, index)
+            found["tree", protocol] = _tree(group, channels, index)
     rules = tables()["in_switch"]["efficiency"]
     if group.tier.in_switch_reduction and architecture_row(group) in rules:
         reduces = collective == "all_reduce"
         if anywhere(group.domains == 1 if reduces else gathers_in_switch(group)):
-            times["nvls", "Simple"] = _nvls(collective, size_bytes, group)
+            found["nvls", "Simple"] = _nvls(collective, group)
         shared = (group.domains > 1) & (group.ranks_per_domain > 1)
         if collective == "all_reduce" and anywhere(shared):
-            times["nvls_tree", "Simple"] = _nvls_tree(size_bytes, group)
-    return times
+            found["nvls_tree", "Simple"] = _nvls_tree(group)
+    return found
 
 
 def gathers_in_switch(group: Group) -> Any:
@@ -121,9 +132,7 @@ def _channels(group: Group) -> tuple[Any, Any, Any]:
     return channels, ring, tree
 
 
-def _ring(
-    collective: str, size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int
-) -> Any:
+def _ring(collective: str, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Estimate:
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
     row = architecture_row(group)
@@ -148,10 +157,11 @@ def _ring(
     if protocol == 2 and collective == "all_reduce":
         time = time * choose(group.domains > 1, network["ring_simple_factor"][row], 1.0)
     # Factors of the group first: on a grid of sizes and groups that is one product.
-    return time * _MICRO + size_bytes * (number / group.ranks / (1e3 * rate) * _MICRO)
+    start_s, byte_s = time * _MICRO, number / group.ranks / (1e3 * rate) * _MICRO
+    return lambda size_bytes: start_s + size_bytes * byte_s
 
 
-def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Any:
+def _tree(group: Group, graph: tuple[Any, Any, Any], protocol: int) -> Estimate:
     """Return the time of a double tree across domains; inf inside one."""
     caps, shares = tables()["cap_gb_per_s"], tables()["rate_share"]
     latency = tables()["latency_us"]
@@ -164,14 +174,19 @@ def _tree(size_bytes: Any, group: Group, graph: tuple[Any, Any, Any], protocol: 
         near, far = shares["tree_ll128_in_node"], shares["tree_ll128_across"]
         share = choose(group.domains == 1, near["over"] / near["under"], far["over"] / far["under"])
         rate = smallest(rate * share, channels * _by_nodes(caps["tree_ll128"][row], group))
-    correction = _tree_correction(PROTOCOLS[protocol], size_bytes)
     inside = latency["nvlink" if group.has_nvlink else "pcie"]["tree"][protocol]
     levels = floor(log2(group.domains))
     time = latency["base"]["tree"][protocol] + 2 * (
         (group.ranks_per_domain - 1) * inside + levels * latency["network"]["tree"][protocol]
     )
-    time = (time + size_bytes * 2 / (1e3 * rate * correction)) * _MICRO
-    return choose(group.domains > 1, time, _INFINITE)
+    across = group.domains > 1
+
+    def time_s(size_bytes: Any) -> Any:
+        correction = _tree_correction(PROTOCOLS[protocol], size_bytes)
+        stream = size_bytes * 2 / (1e3 * rate * correction)
+        return choose(across, (time + stream) * _MICRO, _INFINITE)
+
+    return time_s
 
 
 def _tree_correction(protocol: str, size_bytes: Any) -> Any:
@@ -199,7 +214,7 @@ def _head_rate(group: Group) -> tuple[Any, Any]:
     return heads, choose(below >= 0, looked_up(speeds, largest(below, 0)), 0.0)
 
 
-def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
+def _nvls(collective: str, group: Group) -> Estimate:
     """Return the time of in-switch reduction inside one domain; inf beyond it or for one rank."""
     heads, speed = _head_rate(group)
     efficiency = tables()["in_switch"]["efficiency"][architecture_row(group)]
@@ -214,12 +229,12 @@ def _nvls(collective: str, size_bytes: Any, group: Group) -> Any:
         gain = better * (group.ranks - 1) / group.ranks
     rate = speed * efficiency * (heads - 1) * gain
     possible = possible & (rate > 0)
-    per_byte = number / group.ranks / (1e3 * choose(possible, rate, 1.0)) * _MICRO
-    time = tables()["latency_us"]["nvlink"]["nvls"] * _MICRO + size_bytes * per_byte
-    return choose(possible, time, _INFINITE)
+    byte_s = number / group.ranks / (1e3 * choose(possible, rate, 1.0)) * _MICRO
+    start_s = tables()["latency_us"]["nvlink"]["nvls"] * _MICRO
+    return lambda size_bytes: choose(possible, start_s + size_bytes * byte_s, _INFINITE)
 
 
-def _nvls_tree(size_bytes: Any, group: Group) -> Any:
+def _nvls_tree(group: Group) -> Estimate:
     """Return the time of in-switch reduction in every domain, joined by a tree; inf inside one."""
     latency = tables()["latency_us"]
     row = architecture_row(group)
@@ -233,5 +248,10 @@ def _nvls_tree(size_bytes: Any, group: Group) -> Any:
     possible = (group.domains > 1) & (heads > 1) & (rate > 0)
     levels = floor(log2(group.domains))
     time = latency["nvlink"]["nvls_tree"] + 2 * levels * latency["network"]["nvls_tree"]
-    stream = size_bytes * number / group.ranks / (1e3 * choose(possible, rate, 1.0))
-    return choose(possible, (time + stream) * _MICRO, _INFINITE)
+    rate = 1e3 * choose(possible, rate, 1.0)
+
+    def time_s(size_bytes: Any) -> Any:
+        stream = size_bytes * number / group.ranks / rate
+        return choose(possible, (time + stream) * _MICRO, _INFINITE)
+
+    return time_s

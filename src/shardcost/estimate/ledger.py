@@ -13,7 +13,6 @@ Communication counts twice: all of it, and the part that nothing hides. What hid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -128,41 +127,41 @@ class Ledger:
         """Return a program priced; with pieces that are known, only the rest of it."""
         step, total = program.step, program.num_layers
         pieces, first, last = known or layer_pieces(program, prices)
+        send = _summed(sends(program), prices)
+        if step is None:
+            none = NOTHING
+            return cls(program, prices, pieces, first, last, none, none, none, none, 0.0, send)
         shares = [(each.count / total, each.gathers) for each in program.layers]
-        ledger = cls(
+        gather = added([(share, _summed(each.forward, prices)) for share, each in shares])
+        scatter = added([(share, _summed(each.gradient, prices)) for share, each in shares])
+        reduce, collect = _summed(step.gradients, prices), _summed(step.weights, prices)
+        stages, runs = program.stages, program.micro_batches
+        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+        inside_sent: Any = 0.0
+        network_sent: Any = 0.0
+        for times, each in (
+            (1, reduce),
+            (1, collect),
+            (2 * runs * layers, gather),
+            (runs * layers, scatter),
+        ):
+            if each is not NOTHING:
+                inside_sent = inside_sent + times * each.inside_bytes
+                network_sent = network_sent + times * each.network_bytes
+        inside, network = layer_bytes(program, (pieces, first, last))
+        return cls(
             program,
             prices,
             pieces,
             first,
             last,
-            gather=added([(share, _summed(each.forward, prices)) for share, each in shares]),
-            scatter=added([(share, _summed(each.gradient, prices)) for share, each in shares]),
-            reduce=_summed(step.gradients, prices) if step else NOTHING,
-            collect=_summed(step.weights, prices) if step else NOTHING,
-            optimizer_s=_update_s(step.optimizer, prices) if step else 0.0,
-            send=_summed(sends(program), prices),
-        )
-        return replace(ledger, step_bytes=ledger.bytes_per_step()) if step else ledger
-
-    def bytes_per_step(self) -> tuple[Any, Any]:
-        """Return what `step_bytes` is to hold."""
-        stages, runs = self.program.stages, self.program.micro_batches
-        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
-        sharded: list[tuple[Any, CollectivePrice]] = [
-            (1, self.reduce),
-            (1, self.collect),
-            (2 * runs * layers, self.gather),
-            (runs * layers, self.scatter),
-        ]
-        once = [(times, each) for times, each in sharded if each is not NOTHING]
-        often = [(runs * layers * share, piece) for share, piece in self.shares]
-        inside, network = self.first.joined_bytes(self.last, self.program.setting.layout.pp == 1)
-        # Layers and what ZeRO adds, each by itself: a search has them from different ledgers.
-        return (
-            (runs * inside + sum(times * each.inside_bytes for times, each in often))
-            + sum((times * each.inside_bytes for times, each in once), 0.0),
-            (runs * network + sum(times * each.network_bytes for times, each in often))
-            + sum((times * each.network_bytes for times, each in once), 0.0),
+            gather,
+            scatter,
+            reduce,
+            collect,
+            _update_s(step.optimizer, prices),
+            send,
+            (inside + inside_sent, network + network_sent),
         )
 
     @cached_property
@@ -259,17 +258,15 @@ class Ledger:
         from shardcost.schedule.work import Stage
 
         software, stages, slower = self.program.setting.software, self.program.stages, self.slowest
-        layer = [slower * each.wall_s(software) for each in self.layer]
+        forward, backward, weight = (slower * each.wall_s(software) for each in self.layer)
 
-        def stage(layers: Any, extra: Sequence[PassTime]) -> Stage:
-            return Stage(
-                *(layers * each for each in layer),
-                *(slower * each.wall_s(software) for each in extra),
-            )
+        def stage(layers: Any, extra: Sequence[PassTime] = ()) -> Stage:
+            own = (layers * forward, layers * backward, layers * weight)
+            return Stage(*own, *[slower * each.wall_s(software) for each in extra])
 
         return (
             stage(stages.first.layers, self.first.passes),
-            stage(stages.middle.layers, (PassTime(),) * 3),
+            stage(stages.middle.layers),
             stage(stages.last.layers, self.last.passes),
         )
 
@@ -548,6 +545,23 @@ def layer_pieces(program: Program, prices: Prices) -> Pieces:
     named += [(EMBEDDING, program.first), (HEAD, program.last)]
     *kinds, first, last = pieces_of(named, prices, program.setting.software)
     return tuple(kinds), first, last
+
+
+def layer_bytes(program: Program, known: Pieces) -> tuple[Any, Any]:
+    """Return what a rank sends in the layers of a training step: inside its domain, and beyond.
+
+    Apart from what ZeRO and gradients add, because a search has the two from different ledgers.
+    """
+    pieces, first, last = known
+    stages, runs, total = program.stages, program.micro_batches, program.num_layers
+    layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+    inside, network = first.joined_bytes(last, program.setting.layout.pp == 1)
+    inside, network = runs * inside, runs * network
+    for kind, piece in zip(program.layers, pieces, strict=True):
+        times = runs * layers * (kind.count / total)
+        inside = inside + times * piece.inside_bytes
+        network = network + times * piece.network_bytes
+    return inside, network
 
 
 def _gradient_bytes(program: Program) -> Any:

@@ -11,11 +11,11 @@ the collective's kernel takes SMs from the GEMM, whose tiles then need more wave
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.estimate.price import Prices, added
+from shardcost.estimate.price import CollectivePrice, Prices, added
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -24,7 +24,6 @@ from shardcost.program.operations import (
     Gemm,
     LatentCore,
     Operation,
-    Operations,
     OpId,
     Passes,
     StateKernel,
@@ -70,11 +69,13 @@ class PassTime(NamedTuple):
 
     def times(self, count: Any) -> PassTime:
         """Return the same pass so many times."""
-        return PassTime(*(count * value for value in self))
+        return PassTime(count * self.device_s, count * self.kernels, count * self.hops)
 
     def plus(self, other: PassTime) -> PassTime:
         """Return two passes, one after the other."""
-        return PassTime(*(one + two for one, two in zip(self, other, strict=True)))
+        return PassTime(
+            self.device_s + other.device_s, self.kernels + other.kernels, self.hops + other.hops
+        )
 
     def wall_s(self, software: Software) -> Any:
         """Return the seconds that pass: the host's, where it starts kernels too slowly.
@@ -176,7 +177,7 @@ def pieces_of(
     Layouts that differ in pipeline or data parallelism only have the same layers.
     """
     if prices.arrays or prices.is_adjusted:
-        return [_priced_piece(name, passes, prices, software) for name, passes in named]
+        return _priced_pieces(named, prices, software)
     how = (
         software.tp_overlap,
         software.overlap_sms,
@@ -186,22 +187,67 @@ def pieces_of(
     )
     strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
-    new = [key for key in keys if key not in prices.pieces]
-    if len(new) > 1:  # the GEMMs of all pieces go to the kernel as one vector
-        prices.of([op for _, passes, _, _ in new for phase in passes for op in phase])
-    for key in new:
-        prices.pieces[key] = _priced_piece(key[0], key[1], prices, software)
-    return [prices.pieces[key] for key in keys]
+    kept: list[Any] = [prices.pieces.get(key) for key in keys]
+    new = [place for place, piece in enumerate(kept) if piece is None]
+    if new:
+        made = _priced_pieces([named[place] for place in new], prices, software)
+        for place, piece in zip(new, made, strict=True):
+            kept[place] = prices.pieces[keys[place]] = piece
+    return kept
 
 
-def _priced_piece(name: str, passes: Passes, prices: Prices, software: Software) -> Piece:
-    named = [(phase, op) for phase in PASSES for op in getattr(passes, phase)]
-    every = tuple(op for _, op in named)
-    if not every:
+def _priced_pieces(
+    named: Sequence[tuple[str, Passes]], prices: Prices, software: Software
+) -> list[Piece]:
+    """Return pieces with their prices; kernels of all of them are priced together."""
+    listed = [
+        [(phase, op) for phase in PASSES for op in getattr(passes, phase)] for _, passes in named
+    ]
+    every = [op for rows in listed for _, op in rows]
+    beside = [_beside_collectives([op for _, op in rows], software) for rows in listed]
+    slowed_gemms = [op for gemms in beside for op in gemms]
+    prices.ahead(every, slowed_gemms, software.overlap_sms)
+    priced = iter(prices.with_bytes(every))
+    slowed = iter(prices.of(slowed_gemms, sms_taken=software.overlap_sms) if slowed_gemms else ())
+    return [
+        _priced_piece(
+            name,
+            passes,
+            rows,
+            list(islice(priced, len(rows))),
+            _by_id(gemms, list(islice(slowed, len(gemms)))),
+            prices,
+            software,
+        )
+        for (name, passes), rows, gemms in zip(named, listed, beside, strict=True)
+    ]
+
+
+def _priced_piece(
+    name: str,
+    passes: Passes,
+    named: Sequence[tuple[str, Operation]],
+    priced: Sequence[CollectivePrice],
+    slowed_s: Mapping[OpId, Any],
+    prices: Prices,
+    software: Software,
+) -> Piece:
+    """Return a piece of operations by pass, with their prices.
+
+    Args:
+        name: Of the piece.
+        passes: What it does.
+        named: The same as one list.
+        priced: The price of each.
+        slowed_s: Seconds of GEMMs with a collective's kernel beside them.
+        prices: Of all else.
+        software: What runs it.
+    """
+    if not named:
         return Piece(name, (), PassTime(), PassTime(), PassTime())
-    priced = prices.with_bytes(every)
+    every = [op for _, op in named]
     seconds = [each.seconds for each in priced]
-    gemms = _overlaps(every, seconds, prices, software)
+    gemms = _Overlaps(_by_id(every, seconds), slowed_s)
     rows = tuple(
         _row(op, phase, each_s, software, gemms)
         for (phase, op), each_s in zip(named, seconds, strict=True)
@@ -355,21 +401,14 @@ class _Overlaps(NamedTuple):
     slowed_s: Mapping[OpId, Any]
 
 
-def _overlaps(
-    every: Operations, seconds: list[Any], prices: Prices, software: Software
-) -> _Overlaps:
-    collectives = [op for op in every if isinstance(op, Collective)]
-    if not collectives:
-        return _Overlaps({}, {})
-    alone_s = _by_id(every, seconds)
-    if software.tp_overlap == "none":
-        return _Overlaps(alone_s, {})
-    gemms = tuple(op for op in every if isinstance(op, Gemm))
-    slowed = prices.of(gemms, sms_taken=software.overlap_sms)
-    return _Overlaps(alone_s, _by_id(gemms, slowed))
+def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
+    """Return the GEMMs of a piece that a collective's kernel may run beside."""
+    if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
+        return []
+    return [op for op in every if isinstance(op, Gemm)]
 
 
-def _by_id(operations: Operations, seconds: list[Any]) -> dict[OpId, Any]:
+def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:
     """Return the seconds of the operations that collectives may refer to."""
     return {
         op.id: op.count * each_s

@@ -32,6 +32,13 @@ def places(layout: Layout) -> dict[str, Place]:
     >>> places(Layout(tp=8, dp=4, ep=8))["ep"]  # two ranks on each of four nodes
     Place(ranks=8, stride=4)
     """
+    if "places" not in layout.memo:
+        layout.memo["places"] = _places(layout)
+    placed: dict[str, Place] = layout.memo["places"]
+    return placed
+
+
+def _places(layout: Layout) -> dict[str, Place]:
     strides: dict[str, Any] = {}
     reach: Any = 1
     for name in layout.order.split("-"):

@@ -55,12 +55,15 @@ if TYPE_CHECKING:
     from shardcost.kernels.linear_attention import Sizes
 
 _MOST_PRICES: Final = 200_000
-"""Prices kept per machine before all are dropped: some tens of megabytes."""
+_MOST_PIECES: Final = 4096
+"""Prices, and priced pieces, kept per machine before all are dropped: some tens of megabytes."""
 _MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
 _FEW_GEMMS: Final = 8
-"""One by one they take less time than importing NumPy, and no more than a vector of them."""
+_MANY_KERNELS: Final = 500
+"""Fewer GEMMs one by one take less time than importing NumPy. A machine on which so many kernels
+were priced goes on with more, and then a vector is faster from the second GEMM on."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 """Knuth's multiplier for 64 bits, and half of them."""
 
@@ -98,14 +101,16 @@ NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
 
 def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
     """Return prices, each so many times, added up."""
-    if all(price is NOTHING for _, price in shares):
-        return NOTHING
-    return CollectivePrice(
-        *(
-            sum((times * figure for times, figure in column), 0.0)
-            for column in ([(times, price[i]) for times, price in shares] for i in range(3))
-        )
-    )
+    seconds: Any = 0.0
+    inside_bytes: Any = 0.0
+    network_bytes: Any = 0.0
+    nothing = True
+    for times, price in shares:
+        nothing = nothing and price is NOTHING
+        seconds = seconds + times * price.seconds
+        inside_bytes = inside_bytes + times * price.inside_bytes
+        network_bytes = network_bytes + times * price.network_bytes
+    return NOTHING if nothing else CollectivePrice(seconds, inside_bytes, network_bytes)
 
 
 def state_sizes(op: StateKernel) -> Sizes:
@@ -139,8 +144,12 @@ class Prices:
         self._kernel_prices: dict[Any, Any] = machine.kernels.memo.setdefault("prices", {})
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
-        for kept in (self._sent_prices, self._kernel_prices, self.pieces):
-            if len(kept) > _MOST_PRICES:
+        for kept, most in (
+            (self._sent_prices, _MOST_PRICES),
+            (self._kernel_prices, _MOST_PRICES),
+            (self.pieces, _MOST_PIECES),
+        ):
+            if len(kept) > most:
                 kept.clear()
 
     @property
@@ -200,42 +209,55 @@ class Prices:
             if key not in kernels and not isinstance(op, Collective)
         }
         if new:
-            self._keep(new, sms_taken)
+            self._keep({key: (op, sms_taken) for key, op in new.items()})
         return [
-            self.sent(op) if isinstance(op, Collective) else kernels[key]
+            self._sent(key, op) if isinstance(op, Collective) else kernels[key]
             for key, op in zip(keys, operations, strict=True)
         ]
 
     def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
         """Return what an operation's price depends on: everything but its name and count."""
+        if isinstance(op, Gemm):
+            return *op[1:6], op.fullest, sms_taken
+        if isinstance(op, Elementwise):
+            return op.bytes_moved, op.kernels, *(op.converts or ())
         if isinstance(op, Collective):
             stride = op.stride * self.placed[op.group].stride
             routed = op.routed or ()
             return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
-        if isinstance(op, Elementwise):
-            return op.bytes_moved, op.kernels, *(op.converts or ())
-        if isinstance(op, Gemm):
-            return *op[1:6], op.fullest, sms_taken
         return *op[1:], sms_taken
 
-    def _keep(self, new: dict[Any, Operation], sms_taken: int) -> None:
-        """Price operations that were not priced before, those of a kind together."""
+    def ahead(self, operations: Sequence[Operation], beside: Sequence[Gemm], sms: int) -> None:
+        """Price GEMMs that will be asked for alone, and those beside `sms` taken SMs, together.
+
+        One by one nothing would change but the time that it takes: one vector for two.
+        """
+        if self.arrays or not beside:
+            return
+        taken = 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
+        both = [(op, 0) for op in operations if isinstance(op, Gemm)]
+        both += [(op, taken) for op in beside]
+        asked = {self._key(op, sms_taken): (op, sms_taken) for op, sms_taken in both}
+        self._keep({key: gemm for key, gemm in asked.items() if key not in self._kernel_prices})
+
+    def _keep(self, new: Mapping[Any, tuple[Operation, int]]) -> None:
+        """Price operations, each with the SMs that are taken meanwhile; GEMMs together."""
         kept = self._kernel_prices
-        gemms: dict[str, dict[Any, Gemm]] = {}
-        for key, op in new.items():
+        gemms: dict[str, dict[Any, tuple[Gemm, int]]] = {}
+        for key, (op, sms_taken) in new.items():
             if isinstance(op, Gemm) and op.fullest is None:
-                gemms.setdefault(op.dtype, {})[key] = op
+                gemms.setdefault(op.dtype, {})[key] = (op, sms_taken)
             else:
                 kept[key] = self.alone(op, sms_taken)
         for dtype, chosen in gemms.items():
-            if len(chosen) < _FEW_GEMMS:
-                kept.update({key: self.alone(op, sms_taken) for key, op in chosen.items()})
+            if len(chosen) < _FEW_GEMMS and len(kept) < _MANY_KERNELS:
+                kept.update({key: self.alone(*gemm) for key, gemm in chosen.items()})
                 continue
             import numpy as np
 
-            table = np.array([(op.m, op.n, op.k, op.batch) for op in chosen.values()], dtype=float)
-            m, n, k, batch = table.T
-            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms_taken))
+            sizes = [(op.m, op.n, op.k, op.batch, taken) for op, taken in chosen.values()]
+            m, n, k, batch, sms = np.array(sizes, dtype=float).T
+            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
             kept.update(zip(chosen, seconds.tolist(), strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
@@ -346,10 +368,10 @@ class Prices:
         both = row_kernel_time_s(kernels, "norm_quantize", *sizes)
         return both - row_kernel_time_s(kernels, "norm", *sizes)
 
-    def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: int) -> Any:
+    def _gemms(self, dtype: str, m: Any, n: Any, k: Any, batch: Any, sms_taken: Any) -> Any:
         """Return the seconds of GEMMs, beside a collective's kernel if that holds SMs."""
         kernels = self.machine.kernels
-        memory_taken = copy_bytes_per_s(kernels, sms_taken) if sms_taken else 0.0
+        memory_taken = copy_bytes_per_s(kernels, sms_taken) if anywhere(sms_taken > 0) else 0.0
         burst_s = gemm_time_s(
             kernels, dtype, m, n, k, batch=batch, sms_taken=sms_taken, memory_taken=memory_taken
         )
@@ -628,14 +650,16 @@ class Prices:
 
     def sent(self, op: Collective) -> CollectivePrice:
         """Return the price of a collective, with the bytes that a rank sends in one call."""
-        price: CollectivePrice
         if self.arrays:
-            price = self._on_grid(op)
+            price: CollectivePrice = self._on_grid(op)
             return price
-        key = self._key(op, 0)
+        return self._sent(self._key(op, 0), op)
+
+    def _sent(self, key: tuple[Any, ...], op: Collective) -> CollectivePrice:
+        """Return what `sent` does for plain numbers, by their key."""
         if key not in self._sent_prices:
             self._sent_prices[key] = self._collective_price(self._placed(op))
-        price = self._sent_prices[key]
+        price: CollectivePrice = self._sent_prices[key]
         return price
 
 

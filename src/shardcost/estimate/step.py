@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final
 
 from shardcost import resolve
 from shardcost.checks import is_array
@@ -20,6 +21,9 @@ from shardcost.program.assemble import Program, program_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
+
+_MOST_ESTIMATES: Final = 1024
+"""Kept per machine before all are dropped: some tens of megabytes."""
 
 
 def estimate(
@@ -61,8 +65,23 @@ def estimate(
     if isinstance(cluster, Cluster) and not is_array(layout.devices):
         cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
-    ledger = ledger_of(model, machine, layout, workload, runs)
-    return Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())
+    if layout.has_arrays or workload.has_arrays or runs.has_arrays:
+        return _priced(model, machine, layout, workload, runs)
+    # What was asked for before is asked for again: by sweeps, simulations, sliders.
+    known: dict[Any, Estimate] = machine.memo.setdefault("estimates", {})
+    key = (model, layout, workload, runs)
+    if key not in known:
+        if len(known) >= _MOST_ESTIMATES:
+            known.clear()
+        known[key] = _priced(model, machine, layout, workload, runs)
+    return known[key]
+
+
+def _priced(
+    model: Model, machine: Machine, layout: Layout, workload: Workload, software: Software
+) -> Estimate:
+    ledger = ledger_of(model, machine, layout, workload, software)
+    return Estimate(model, machine, layout, workload, software, ledger, ledger.time_s())
 
 
 def _check_trained(device: Device, dtype: str) -> None:
@@ -104,4 +123,4 @@ def _has_arrays(program: Program) -> bool:
     """Return whether any size in a program is an array."""
     s, stages = program.setting, program.stages
     sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
-    return any(map(is_array, (*sizes, program.micro_batches, *vars(s.layout).values())))
+    return s.layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))

@@ -42,6 +42,9 @@ from shardcost.software import Software
 _TORCH: Final = "torch"
 """The software whose kernels `shardcost measure kernels` times."""
 
+_OF_KERNELS: Final = frozenset({"pieces", "estimates"})
+"""What a machine keeps that depends on its kernels."""
+
 
 class Fitted(NamedTuple):
     """All fitted constants that machines are resolved from."""
@@ -104,7 +107,8 @@ class Machine:
         Collectives stay as they are, and so do their prices.
         """
         other = replace(self, kernels=replace(self.kernels, device=device))
-        other.memo.update({name: kept for name, kept in self.memo.items() if name != "pieces"})
+        kept = {name: each for name, each in self.memo.items() if name not in _OF_KERNELS}
+        other.memo.update(kept)
         return other
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -43,8 +43,6 @@ from shardcost.program.step import (
 from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
-
-_ANY_ORDER: Final = "tp-cp-dp-pp"
 
 
 class Layers(NamedTuple):
@@ -93,7 +91,7 @@ class Program:
     @property
     def num_layers(self) -> Any:
         """Layers of the whole model."""
-        return sum(kind.count for kind in self.layers)
+        return self.setting.num_layers
 
     @property
     def usual_layers(self) -> Layers:
@@ -119,11 +117,11 @@ def program_of(
             are taken over but for their gathers, and the embedding and the head do nothing.
     """
     if layout.zero == 1 and software.dp_overlap and not software.zero_overlap:
-        software = replace(software, dp_overlap=False)  # overlaps nothing with sharded optimizers
+        software = software.variant(dp_overlap=False)  # overlaps nothing with sharded optimizers
     if layout.dispatch != "auto":
-        software = replace(software, dispatch=layout.dispatch)
+        software = software.variant(dispatch=layout.dispatch)
     if layout.expert_overlap != "auto":
-        software = replace(software, expert_overlap=layout.expert_overlap)
+        software = software.variant(expert_overlap=layout.expert_overlap)
     s = setting_of(model, layout, workload, software)
     check_feasible(model, layout, workload)
     if known is not None:
@@ -131,28 +129,19 @@ def program_of(
             each._replace(gathers=_gathers(model, layout, workload, each.weights)) for each in known
         )
         first = last = Passes(())
-    elif any(map(is_array, (*vars(layout).values(), *vars(workload).values()))):
+    elif layout.has_arrays or workload.has_arrays:
         layers, first, last = _pieces(model, layout, workload, software)
     else:
-        unstaged = replace(
-            layout,
-            # Only the share of layers that are recomputed depends on the stages.
-            pp=1 if layout.recompute_layers is None else layout.pp,
-            virtual_stages=1,
-            schedule="1f1b",
-            order=_ANY_ORDER,
-            first_stage_layers=None,
-            last_stage_layers=None,
-        )
-        layers, first, last = _plain_pieces(model, unstaged, workload, software)
+        of_a_pass = (layout.unstaged, workload.of_a_pass)
+        layers, first, last = _plain_pieces(model, *of_a_pass, software)
     stages = stages_of(model, s, layers)
-    once = None
+    in_step = None
     if isinstance(workload, Train):
         most = Parameters(*map(largest, *(stage.weights for stage in stages)))
         if workload.adapters:
             fullest = largest(*(stage.layers for stage in stages))
             most = Parameters(fullest * adapter_parameters(model, layout, workload), 0)
-        once = step(layout, workload, most, software)
+        in_step = step(layout, workload, most, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(
@@ -163,7 +152,7 @@ def program_of(
         micro_batches=micro_batches(layout, workload),
         send_bytes=s.hidden_bytes / layout.tp if spread else s.hidden_bytes,
         stages=stages,
-        step=once,
+        step=in_step,
     )
 
 
@@ -201,18 +190,29 @@ _plain_pieces = lru_cache(maxsize=1024)(_pieces)
 
 def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
     """Return what each kind of stage holds: layers, and the tables at both ends."""
-    layout = s.layout
-    split = stage_by_cost if s.software.balance == "cost" else stage_evenly
+    layout, balance = s.layout, s.software.balance
+    if layout.has_arrays:
+        return _stages(model, layout, balance, layers)
+    key = ("stages", model, balance)  # whatever the workload
+    if key not in layout.memo:
+        layout.memo[key] = _stages(model, layout, balance, layers)
+    stages: Stages = layout.memo[key]
+    return stages
+
+
+def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ...]) -> Stages:
+    split = stage_by_cost if balance == "cost" else stage_evenly
     dense, experts = (
         sum(each.count * each.weights[kind] for each in layers) / model.num_layers
         for kind in range(2)
     )
     places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
 
+    table, top = embedding_parameters(model, layout), head_parameters(model, layout)
+
     def share(index: Any) -> StageShare:
         stage = split(model, layout, index)
-        ends = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
-        ends = ends + choose(stage.has_head, head_parameters(model, layout), 0)
+        ends = choose(stage.has_embedding, table, 0) + choose(stage.has_head, top, 0)
         return StageShare(
             stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
         )

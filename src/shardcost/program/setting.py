@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final, cast
 
 from shardcost.dtypes import activation_bytes, weight_format
@@ -23,9 +24,9 @@ from shardcost.software import Software
 from shardcost.workload import Decode, Prefill, Train, Workload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
-    """One pass of one rank over some sequences."""
+    """One pass of one rank over some sequences; what every operation asks for is found once."""
 
     layout: Layout
     software: Software
@@ -57,28 +58,28 @@ class Setting:
     document_tokens: int | None = None
     """Where attention stops at the ends of documents: their mean length."""
 
-    @property
+    @cached_property
     def tokens(self) -> Any:
         """Tokens that the rank's products see in one pass."""
         return self.sequences * self.sequence_tokens / self.layout.cp
 
-    @property
+    @cached_property
     def spread_tokens(self) -> Any:
         """Tokens between the products: sequence parallelism spreads them over the tensor group."""
         return self.tokens / self.layout.tp if self.layout.sequence_parallel else self.tokens
 
-    @property
+    @cached_property
     def element_bytes(self) -> float:
         """Bytes of one activation."""
         return activation_bytes(self.dtype)
 
-    @property
+    @cached_property
     def wide_dtype(self) -> str:
         """Number format of what is never computed in fewer than 16 bits: attention, the head."""
         narrow = weight_format(self.dtype).narrow_weights
         return self.software.head_dtype if narrow else self.dtype
 
-    @property
+    @cached_property
     def hidden_bytes(self) -> Any:
         """Bytes of the activations between two layers, of all tokens of the rank's products."""
         return self.tokens * self.hidden * self.element_bytes
@@ -289,14 +290,13 @@ def enter(s: Setting, *products: str, wide: bool = False) -> Passes:
         products: Their names.
         wide: The input is gathered in 16 bits, whatever the format of the products.
     """
-    if not s.shares_tensors:
+    if not s.shares_tensors or not (s.training or s.layout.sequence_parallel):
         return Passes(())
     own = tuple(OpId(name) for name in products)
     gradient = own[0].input_gradient
     weights = () if s.frozen else tuple(each.weight_gradient for each in own)
     if not s.layout.sequence_parallel:
-        sums = _over_tp(s, "all_reduce", gradient.name, weights, gradient)
-        return Passes((), sums if s.training else ())
+        return Passes((), _over_tp(s, "all_reduce", gradient.name, weights, gradient))
     gather = _gathered(s, own[0].name, (), own[0], wide=wide)
     if not s.training:
         return Passes(gather)
@@ -344,5 +344,14 @@ def _over_tp(
     s: Setting, collective: str, what: str, hides_behind: tuple[OpId, ...], split_with: OpId | None
 ) -> tuple[Collective, ...]:
     """Return a collective of the tensor group on the activations between two layers."""
-    sends = Collective.of(collective, what, s.hidden_bytes, "tp", s.layout.tp)
-    return (sends.linked(hides_behind, split_with),)
+    return (
+        Collective.of(
+            collective,
+            what,
+            s.hidden_bytes,
+            "tp",
+            s.layout.tp,
+            hides_behind=hides_behind,
+            split_with=split_with,
+        ),
+    )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.checks import is_array
-from shardcost.estimate.ledger import Ledger, layer_pieces
+from shardcost.estimate.ledger import Ledger, layer_bytes, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import NOTHING, Prices, grouped
@@ -256,7 +256,7 @@ class _Layers:
             return Stage(*map(stacked, zip(*map(_figures, stages), strict=True)))
 
         first, middle, last = zip(*(ledger.stage_work for ledger in ledgers), strict=True)
-        inside, network = zip(*(ledger.bytes_per_step() for ledger in ledgers), strict=True)
+        inside, network = zip(*(ledger.step_bytes for ledger in ledgers), strict=True)
         return _Work((stage(first), stage(middle), stage(last)), stacked(inside), stacked(network))
 
     def _ledger(self, family: Family) -> Ledger:
@@ -266,19 +266,24 @@ class _Layers:
         overlap = self._pairs.grid.question.runs(family).tp_overlap
         software = replace(program.setting.software, tp_overlap=overlap)
         program = replace(program, setting=replace(program.setting, software=software))
-        kinds, first, last = layer_pieces(program, prices)
+        kinds, *ends = layer_pieces(program, prices)
         _, back = self._different(family)
+        kinds = tuple(_at(each, back) for each in kinds)
+        first, last = (_at(each, back) for each in ends)
+        whole, prices = self.rest
         return Ledger(
-            *self.rest,
-            tuple(_at(each, back) for each in kinds),
-            _at(first, back),
-            _at(last, back),
+            whole,
+            prices,
+            kinds,
+            first,
+            last,
             gather=NOTHING,
             scatter=NOTHING,
             reduce=NOTHING,
             collect=NOTHING,
             optimizer_s=0.0,
             send=NOTHING,
+            step_bytes=layer_bytes(whole, (kinds, first, last)),
         )
 
     def _of_layers(self, family: Family) -> _Priced:
