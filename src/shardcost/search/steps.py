@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product, takewhile
 from math import gcd, log2
@@ -303,7 +303,7 @@ def _family(setup: Setup, layout: Layout) -> tuple[Any, ...]:
     Whole sequences attend in another way than parts of them. A group beyond the last domain has no
     price without a network, and none of an array would have one.
     """
-    values = vars(layout)
+    values = {each.name: getattr(layout, each.name) for each in fields(layout)}
     chosen = tuple(value for name, value in values.items() if name not in _NUMBERS)
     apart = setup.cluster.network is None and layout.devices > setup.cluster.tiers[-1].gpus
     return *chosen, layout.cp > 1, tuple(values[name] for name in _NUMBERS) if apart else ()
