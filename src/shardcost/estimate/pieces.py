@@ -362,7 +362,8 @@ def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Ove
     if isinstance(op, Collective):
         return Row(op, phase, each_s, _exposed(op, each_s, software, gemms))
     seconds = each_s * software.slowdown
-    return Row(op, phase, seconds, op.count * seconds)
+    once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
+    return Row(op, phase, seconds, seconds if once else op.count * seconds)
 
 
 def _pass_time(rows: Sequence[Row]) -> PassTime:

@@ -138,6 +138,8 @@ class _Held(NamedTuple):
     """Those that do not fit …"""
     far: Indices
     """… by far."""
+    least: Indices
+    """The one with the least."""
 
 
 class _Fitting:
@@ -175,19 +177,21 @@ class _Fitting:
             if alive is not None and not alive.any():
                 continue
             held = self._held_by(family)
-            near, over, far = held.near, held.over, held.far
-            some = np.arange(len(ruled.pair))
+            near, over, far = held.near, len(held.over), len(held.far)
+            left, least = len(ruled.pair), held.least
             if alive is not None:
-                near, over, far, some = (
-                    which[alive[ruled.pair[which]]] for which in (near, over, far, some)
-                )
-            if not len(some):
-                continue
-            rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += len(far)
-            rejected[_BEYOND_MEMORY.reason()] += len(over) - len(far)
-            feasible += len(some) - len(over)
-            least = held.memory[some].min()
-            smallest.append(self._cells(number, ruled, held, some[held.memory[some] == least]))
+                keeps = alive[ruled.pair]
+                if not keeps.any():
+                    continue
+                near = near[keeps[near]]
+                over, far = (int(np.count_nonzero(keeps[each])) for each in (held.over, held.far))
+                left = int(np.count_nonzero(keeps))
+                least = np.flatnonzero(keeps)
+                least = least[[held.memory[least].argmin()]]
+            rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
+            rejected[_BEYOND_MEMORY.reason()] += over - far
+            feasible += left - over
+            smallest.append(self._cells(number, ruled, held, least))
             cells.append(self._cells(number, ruled, held, near))
         self.cells = _stacked(cells)
         self.part = Part(
@@ -208,15 +212,17 @@ class _Fitting:
             codes[schedule] = pairs[mesh, sequences] * width + virtual_stages[place]
         every = np.unique(np.concatenate(list(codes.values())))
         self._pair, self._virtual_stages = every // width, every % width
-        self._ruled = {
-            schedule: _Ruled(
-                code // width,
-                code % width,
-                np.searchsorted(every, code),
-                np.bincount(code // width, minlength=len(self.mesh)),
-            )
-            for schedule, code in codes.items()
-        }
+        known: dict[bytes, _Ruled] = {}  # 1F1B and zero bubble have the same cells
+        self._ruled = {}
+        for schedule, code in codes.items():
+            if code.tobytes() not in known:
+                known[code.tobytes()] = _Ruled(
+                    code // width,
+                    code % width,
+                    np.searchsorted(every, code),
+                    np.bincount(code // width, minlength=len(self.mesh)),
+                )
+            self._ruled[schedule] = known[code.tobytes()]
 
     @staticmethod
     def _alive(
@@ -253,18 +259,20 @@ class _Fitting:
     def _held_by(self, family: Family) -> _Held:
         """Return what ranks hold in the cells of a family's schedule."""
         choices = tuple(getattr(family, name) for name in _CHANGE_MEMORY)
-        key = (family.schedule, family.zero, *choices)
+        ruled = self._ruled[family.schedule]
+        key = (id(ruled), family.zero, *choices)
         if self._held is None or self._held[0] != key:
             if choices not in self._memory:
                 self._memory = {choices: self._memory_bytes(family)}
             stage = self.grid.question.space.zero.index(family.zero)
-            memory = self._memory[choices][stage, self._ruled[family.schedule].place]
+            memory = self._memory[choices][stage, ruled.place]
             limit = self.grid.limit_bytes
             held = _Held(
                 memory,
                 np.flatnonzero(memory <= STRETCH * limit),
                 np.flatnonzero(memory > limit),
                 np.flatnonzero(memory > _FAR * limit),
+                memory.argmin(keepdims=True),
             )
             self._held = key, held
         return self._held[1]
@@ -308,11 +316,15 @@ def _possible(grid: Grid, schedule: str, virtual_stages: Indices) -> tuple[Mask,
         }
     left = np.ones((grid.meshes.number, len(grid.sequences), len(virtual_stages)), dtype=bool)
     counted: Counter[Reason] = Counter()
+    number = left.size
     for reason, where in against.items():
-        if np.any(where):
+        if number and np.any(where):
             struck = left & where
-            counted[reason] += int(np.count_nonzero(struck))
-            left ^= struck
+            count = int(np.count_nonzero(struck))
+            if count:
+                counted[reason] += count
+                left ^= struck
+                number -= count
     return left, counted
 
 

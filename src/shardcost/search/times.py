@@ -60,8 +60,7 @@ class _Pairs:
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
         codes = cells.mesh.astype(np.int64) * len(grid.sequences) + cells.sequences
-        first, self.of_cells = grouped(codes)
-        every = codes[first]
+        every, self.of_cells = _numbered(codes, grid.meshes.number * len(grid.sequences))
         self.grid = grid
         self.mesh, self.sequences = np.divmod(every, len(grid.sequences))
 
@@ -85,6 +84,13 @@ class _Pairs:
         program = program_of(question.model, layout, workload, software, known)
         machine = machine_of(question.cluster, software)
         return _Priced(program, Prices(machine, places(layout), arrays=True))
+
+
+def _numbered(codes: Indices, most: int) -> tuple[Indices, Indices]:
+    """Return the different ones of codes below `most`, in order, and which of them each is."""
+    there = np.zeros(most, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 def _chosen(families: Sequence[Family], names: Sequence[str]) -> tuple[list[Family], Indices]:
@@ -145,15 +151,16 @@ class TrainingTimes:
 
         Args:
             rows: Which cells.
-            recomputed: Whether recomputation and offloading count. They only add to a layer, so
-                layers without any serve for all, with less work and a lower bound.
+            recomputed: Whether recomputation, offloading and the SMs that collectives take count.
+                They only add to a layer, so layers without serve for all, with less work and a
+                lower bound.
         """
         grid, cells, families = self._grid, self._cells.some(rows), self._grid.families
         if not recomputed:
             families = [family._replace(**_LEAST_WORK) for family in families]
         chosen, which = _chosen(families, CHANGE_LAYERS)
         pairs = _Pairs(grid, cells)
-        layers = _Layers(pairs, chosen)
+        layers = _Layers(pairs, chosen, taken_sms=recomputed)
         program = layers.rest.program
         stages, runs = (
             np.tile(figure, len(chosen))
@@ -163,8 +170,10 @@ class TrainingTimes:
         seconds = np.empty(len(rows))
         for schedule, some in self._by_schedule(cells):
             whole_s, shared_s = least_s(layers.work.stages, stages, runs, schedule)
-            virtual_stages = grid.virtual_stages[cells.virtual_stages[some]]
-            seconds[some] = whole_s[place[some]] + _taken(shared_s, place[some]) / virtual_stages
+            seconds[some] = whole_s[place[some]]
+            if is_array(shared_s):
+                shares = grid.virtual_stages[cells.virtual_stages[some]]
+                seconds[some] += shared_s[place[some]] / shares
         return _CLOSE * seconds
 
     def exact(self, rows: Indices) -> Cells:
@@ -181,8 +190,7 @@ class TrainingTimes:
             own = np.flatnonzero(self._which_once[cells.family] == number)
             if not len(own):
                 continue
-            first, back = grouped(pairs.of_cells[own])
-            used = pairs.of_cells[own][first]
+            used, back = _numbered(pairs.of_cells[own], pairs.number)
             once = layers.happening_once(family, used)
             for schedule, some in self._by_schedule(cells.some(own)):
                 at = own[some]
@@ -238,8 +246,16 @@ class _Priced(NamedTuple):
 class _Layers:
     """The layers of pairs under some choices, and all else that a step of them has."""
 
-    def __init__(self, pairs: _Pairs, chosen: Sequence[Family]) -> None:
-        self._pairs, self._chosen = pairs, chosen
+    def __init__(self, pairs: _Pairs, chosen: Sequence[Family], *, taken_sms: bool = True) -> None:
+        """Begin.
+
+        Args:
+            pairs: Meshes and sequences.
+            chosen: The choices.
+            taken_sms: Whether collectives take SMs from the GEMMs that hide them. Without, layers
+                take less, and GEMMs need one price instead of two.
+        """
+        self._pairs, self._chosen, self._taken_sms = pairs, chosen, taken_sms
         self._programs: dict[tuple[Any, ...], _Priced] = {}
         self._alike: dict[str, tuple[Indices, Indices]] = {}
 
@@ -264,7 +280,9 @@ class _Layers:
         program, prices = self._of_layers(family)
         # An overlap changes what operations take, not what they are.
         overlap = self._pairs.grid.question.runs(family).tp_overlap
-        software = replace(program.setting.software, tp_overlap=overlap)
+        software = program.setting.software.variant(
+            tp_overlap=overlap, **({} if self._taken_sms else {"overlap_sms": 0})
+        )
         program = replace(program, setting=replace(program.setting, software=software))
         kinds, *ends = layer_pieces(program, prices)
         _, back = self._different(family)
