@@ -41,6 +41,8 @@ _FAR_BEYOND_MEMORY: Final = Rule(
 )
 _WHOLE: Final = 50_000
 """Cells that fit up to which pricing all takes no longer than finding out which may be left out."""
+_IN_CACHE: Final = 2**14
+"""Cells whose memory is computed at a time: the formulas' arrays then stay in a core's cache."""
 _CHANGE_MEMORY: Final = ("recompute", "offload_activations", "offload_optimizer")
 """Choices that change what a rank holds, beside its shape and the ZeRO stage, which is an
 axis of its own in the formulas of memory."""
@@ -210,7 +212,11 @@ class _Fitting:
         for schedule, (mask, virtual_stages) in masks.items():
             mesh, sequences, place = np.nonzero(mask)
             codes[schedule] = pairs[mesh, sequences] * width + virtual_stages[place]
-        every = np.unique(np.concatenate(list(codes.values())))
+        there = np.zeros(len(self.mesh) * width, dtype=bool)
+        for code in codes.values():
+            there[code] = True
+        every = np.flatnonzero(there)
+        place = np.cumsum(there) - 1
         self._pair, self._virtual_stages = every // width, every % width
         known: dict[bytes, _Ruled] = {}  # 1F1B and zero bubble have the same cells
         self._ruled = {}
@@ -219,7 +225,7 @@ class _Fitting:
                 known[code.tobytes()] = _Ruled(
                     code // width,
                     code % width,
-                    np.searchsorted(every, code),
+                    place[code],
                     np.bincount(code // width, minlength=len(self.mesh)),
                 )
             self._ruled[schedule] = known[code.tobytes()]
@@ -279,10 +285,19 @@ class _Fitting:
 
     def _memory_bytes(self, family: Family) -> NDArray[np.float64]:
         """Return what ranks hold at their peak: one row for each ZeRO stage, cell by cell."""
+        number = len(self._pair)
+        parts = [
+            self._some_memory_bytes(family, slice(start, start + _IN_CACHE))
+            for start in range(0, number, _IN_CACHE)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _some_memory_bytes(self, family: Family, some: slice) -> NDArray[np.float64]:
         grid, question = self.grid, self.grid.question
-        sequences = grid.sequences[self.sequences[self._pair]]
-        virtual_stages = grid.virtual_stages[self._virtual_stages]
-        layout = grid.layout(family, self.mesh[self._pair], sequences, virtual_stages)
+        pair = self._pair[some]
+        sequences = grid.sequences[self.sequences[pair]]
+        virtual_stages = grid.virtual_stages[self._virtual_stages[some]]
+        layout = grid.layout(family, self.mesh[pair], sequences, virtual_stages)
         stages = np.array(question.space.zero)
         if grid.training:
             layout = replace(layout, zero=stages.reshape(-1, 1))  # type: ignore[arg-type]
@@ -290,7 +305,7 @@ class _Fitting:
         machine = machine_of(question.cluster, software)
         workload = question.workload_of(sequences)
         peak = footprint(question.model, machine, layout, workload, software).peak_bytes
-        return np.broadcast_to(peak, (len(stages), *self._pair.shape))
+        return np.broadcast_to(peak, (len(stages), len(pair)))
 
 
 def _stacked(cells: list[Cells]) -> Cells:
