@@ -161,8 +161,8 @@ class Grid:
         """Every axis of the layouts."""
         axes = {}
         for name, column in self.meshes._asdict().items():
-            values, which = np.unique(column, return_inverse=True)
-            axes[name] = Axis("mesh", values.tolist(), which.reshape(-1))
+            values = sorted(set(column.tolist()))
+            axes[name] = Axis("mesh", values, np.searchsorted(values, column))
         sizes = {
             "sequences": ("micro_batch" if self.training else "batch", self.sequences),
             "virtual_stages": ("virtual_stages", self.virtual_stages),

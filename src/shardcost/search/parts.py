@@ -108,9 +108,13 @@ def leaders_of(table: Columns) -> Columns:
 
 def _groups(table: Columns) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the first row of each set of degrees, and of each row which set it has."""
-    keys = np.stack([table[name] for name in _DEGREES], axis=1)
-    _, first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    return first, groups.reshape(-1)
+    columns = [table[name] for name in _DEGREES]
+    order = np.lexsort(columns)
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = np.logical_or.reduce([np.diff(column[order]) != 0 for column in columns])
+    groups = np.empty(len(order), dtype=np.intp)
+    groups[order] = np.cumsum(starts) - 1
+    return order[starts], groups
 
 
 def degrees_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
