@@ -162,7 +162,7 @@ class Grid:
         axes = {}
         for name, column in self.meshes._asdict().items():
             values = sorted(set(column.tolist()))
-            axes[name] = Axis("mesh", values, np.searchsorted(values, column))
+            axes[name] = Axis("mesh", values, np.searchsorted(np.array(values), column))
         sizes = {
             "sequences": ("micro_batch" if self.training else "batch", self.sequences),
             "virtual_stages": ("virtual_stages", self.virtual_stages),
