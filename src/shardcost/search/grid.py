@@ -160,9 +160,9 @@ class Grid:
     def axes(self) -> dict[str, Axis]:
         """Every axis of the layouts."""
         axes = {}
-        for name, column in self.meshes._asdict().items():
+        for name, column in zip(self.meshes._fields, self.meshes, strict=True):
             values = sorted(set(column.tolist()))
-            axes[name] = Axis("mesh", values, np.searchsorted(np.array(values), column))
+            axes[name] = Axis("mesh", values, np.searchsorted(values, column))
         sizes = {
             "sequences": ("micro_batch" if self.training else "batch", self.sequences),
             "virtual_stages": ("virtual_stages", self.virtual_stages),
