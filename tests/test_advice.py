@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,9 @@ def test_a_step_changes_its_axis_and_what_must_go_along(
         if step.layout is None:
             continue
         changed = {
-            each for each in vars(layout) if getattr(layout, each) != getattr(step.layout, each)
+            each.name
+            for each in fields(layout)
+            if getattr(layout, each.name) != getattr(step.layout, each.name)
         }
         along = {"virtual_stages": {"schedule"}, "schedule": {"virtual_stages"}}.get(
             step.axis, {"dp"}
@@ -123,11 +125,11 @@ def test_a_step_changes_its_axis_and_what_must_go_along(
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_patch_to_the_question_leads_to_the_layout(name: str, found: dict[str, Advice]) -> None:
     layout = QUESTIONS[name][2]
-    fields = vars(layout)
+    own = {each.name: getattr(layout, each.name) for each in fields(layout)}
     questions = (
-        {**fields, "gpus": None},  # asked for by all degrees
-        {**fields, "gpus": layout.devices, "dp": None},  # by the devices
-        {**fields, "gpus": layout.devices},  # by both
+        {**own, "gpus": None},  # asked for by all degrees
+        {**own, "gpus": layout.devices, "dp": None},  # by the devices
+        {**own, "gpus": layout.devices},  # by both
     )
     for step in every(found[name]):
         if step.layout is None:
