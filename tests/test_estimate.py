@@ -500,3 +500,26 @@ def test_results_are_short_in_a_notebook() -> None:
     assert len(repr(one)) < 200
     sweep = collective_time("all_reduce", np.array([2.0**20, 2.0**26]), "h100_sxm", gpus=8)
     assert "1 MiB to 64 MiB" in repr(sweep)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
+def test_a_row_of_layouts_is_each_by_itself(name: str) -> None:
+    """In a long row each different layer is priced once, and every figure is still a layout's."""
+    draw = np.random.default_rng(1)
+    number = 600
+    tp, pp, micro_batch = (2 ** draw.integers(0, most, number) for most in (4, 3, 3))
+    dp = 2 ** draw.integers(0, 5, number)
+    ep = np.minimum(8, tp * dp) if name == "mixtral-8x7b" else np.ones(number, dtype=int)
+    degrees = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "micro_batch": micro_batch}
+    cluster = Cluster.named("h100_sxm", network="ib_8x400g")
+    work = Train(global_batch=1024, sequence_length=4096)
+    row = estimate(name, cluster, Layout(**degrees, zero=1), work)
+    for place in draw.choice(number, 40, replace=False):
+        layout = Layout(**{key: int(each[place]) for key, each in degrees.items()}, zero=1)
+        alone = estimate(name, cluster, layout, work)
+        assert row.time_s[place] == pytest.approx(alone.time_s, rel=1e-12)
+        for part, seconds in alone.parts_s.items():
+            there = np.broadcast_to(row.parts_s[part], number)[place]
+            assert there == pytest.approx(seconds, rel=1e-9, abs=1e-12 * alone.time_s)
+        sent = np.broadcast_to(row.traffic.network_bytes, number)[place]
+        assert sent == pytest.approx(alone.traffic.network_bytes, rel=1e-9)

@@ -507,6 +507,17 @@ def test_two_orders_that_place_alike_count_once() -> None:
     assert found.feasible == alone.feasible
 
 
+def test_a_choice_of_another_phase_is_counted_and_not_priced() -> None:
+    space = {"gpus": 16, "cp": 1, "recompute": "none", "zero": 1}
+    both = search(
+        "mixtral-8x7b", H100, TRAIN, space={**space, "expert_overlap": ("none", "two_batch")}
+    )
+    alone = search("mixtral-8x7b", H100, TRAIN, space={**space, "expert_overlap": "none"})
+    assert both.feasible == alone.feasible
+    assert set(both.by_axis["expert_overlap"]) == {"none"}
+    assert any(reason.code == "expert_overlap_of_another_phase" for reason in both.rejected)
+
+
 def test_parts_join_to_the_same_in_any_order() -> None:
     asked = question("schemes")
     parts = [part_of(asked, block, 8) for block in asked.blocks(2_000)]

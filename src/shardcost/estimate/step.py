@@ -99,7 +99,13 @@ def ledger_of(
 ) -> Ledger:
     """Return the priced operations of a layout."""
     program = program_of(model, layout, workload, software)
-    return Ledger.of(program, Prices(machine, places(layout), arrays=_has_arrays(program)))
+    arrays = _has_arrays(program)
+    known = None
+    if arrays:
+        from shardcost.estimate.alike import pieces_by_layer  # plain estimates need no NumPy
+
+        known = pieces_by_layer(model, machine, layout, workload, software, program)
+    return Ledger.of(program, Prices(machine, places(layout), arrays=arrays), known)
 
 
 def software_of(

@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardcost.checks import is_array
+from shardcost.estimate.alike import different_layers, piece_at, taken
 from shardcost.estimate.ledger import Ledger, layer_bytes, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
 from shardcost.estimate.placement import places
-from shardcost.estimate.price import NOTHING, Prices, grouped
+from shardcost.estimate.price import NOTHING, Prices
 from shardcost.estimate.step import ledger_of
 from shardcost.layout import Layout
 from shardcost.machine import machine_of
-from shardcost.memory.parameters import Parameters, expert_tensor_degree
+from shardcost.memory.parameters import Parameters
 from shardcost.program.assemble import Layers, Program, program_of
 from shardcost.program.operations import Passes
-from shardcost.program.setting import sequences_per_pass
 from shardcost.program.step import NO_GATHERS
 from shardcost.records import NamedTuple
 from shardcost.schedule.step import least_s, step_s
@@ -221,7 +221,7 @@ def _step_s(
     """
 
     def take(figure: Any) -> Any:
-        return _taken(figure, pair)
+        return taken(figure, pair)
 
     if (virtual_stages == virtual_stages[0]).all():
         virtual_stages = int(virtual_stages[0])
@@ -286,8 +286,8 @@ class _Layers:
         program = replace(program, setting=replace(program.setting, software=software))
         kinds, *ends = layer_pieces(program, prices)
         _, back = self._different(family)
-        kinds = tuple(_at(each, back) for each in kinds)
-        first, last = (_at(each, back) for each in ends)
+        kinds = tuple(piece_at(each, back) for each in kinds)
+        first, last = (piece_at(each, back) for each in ends)
         whole, prices = self.rest
         return Ledger(
             whole,
@@ -313,25 +313,9 @@ class _Layers:
         return self._programs[key]
 
     def _different(self, family: Family) -> tuple[Indices, Indices]:
-        """Return pairs with different layers, one of each, and which of them each pair is like.
-
-        A layer depends on the degrees that split it, on the sequences of a pass, and on where the
-        ranks of its groups sit; the share of recomputed layers depends on the stages too.
-        """
+        """Return pairs with different layers, one of each, and which of them each pair is like."""
         if family.order not in self._alike:
-            layout, workload = self._pairs.layout(family)
-            placed = places(layout)
-            columns = [layout.tp, layout.cp, layout.ep, sequences_per_pass(layout, workload)]
-            columns += [expert_tensor_degree(layout)]
-            columns += [placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor")]
-            if layout.recompute_layers is not None:
-                columns.append(layout.pp)
-            codes = np.zeros(self._pairs.number, dtype=np.int64)
-            for column in filter(is_array, columns):
-                values, code = np.unique(column, return_inverse=True)
-                if len(values) > 1:
-                    _, codes = grouped(codes * len(values) + code)
-            self._alike[family.order] = grouped(codes)
+            self._alike[family.order] = different_layers(*self._pairs.layout(family))
         return self._alike[family.order]
 
     @cached_property
@@ -360,17 +344,5 @@ def _figures(stage: Stage) -> list[Any]:
     return [getattr(stage, name) for name in Stage.__dataclass_fields__]
 
 
-def _taken(figure: Any, which: Any) -> Any:
-    """Return some cells of a figure; a plain number holds for all of them."""
-    return figure[which] if is_array(figure) else figure
-
-
 def _weights_at(layers: Layers, which: Any) -> Parameters:
-    return Parameters(*(_taken(own, which) for own in layers.weights))
-
-
-def _at(piece: Piece, which: Indices) -> Piece:
-    """Return a priced piece of other layouts, without its operations."""
-    passes = (PassTime(*(_taken(own, which) for own in each)) for each in piece.passes)
-    sent = (_taken(own, which) for own in (piece.inside_bytes, piece.network_bytes))
-    return Piece(piece.name, (), *passes, *sent)
+    return Parameters(*(taken(own, which) for own in layers.weights))

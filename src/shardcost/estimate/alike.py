@@ -1,0 +1,121 @@
+"""Layouts of a row that have the same layers, so that each different layer is priced once.
+
+A layer depends on the degrees that split it, on the sequences of a pass, and on where the ranks of
+its groups sit; pipelines and replicas only repeat it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardcost.checks import Noun, is_array
+from shardcost.estimate.ledger import Pieces, layer_pieces
+from shardcost.estimate.pieces import PASSES, PassTime, Piece, Row
+from shardcost.estimate.placement import places
+from shardcost.estimate.price import Prices, grouped
+from shardcost.layout import Layout
+from shardcost.machine import Machine
+from shardcost.memory.parameters import expert_tensor_degree
+from shardcost.model import Model
+from shardcost.program.assemble import Program, program_of
+from shardcost.program.operations import Passes
+from shardcost.program.setting import sequences_per_pass
+from shardcost.software import Software
+from shardcost.workload import Workload
+
+Indices = NDArray[np.intp]
+_FEW: Final = 256
+"""Layouts up to which pricing all layers takes no longer than to find out which are different."""
+
+
+def different_layers(layout: Layout, workload: Workload) -> tuple[Indices, Indices]:
+    """Return layouts with different layers, one of each, and which of them each layout is like."""
+    placed = places(layout)
+    columns = [layout.tp, layout.cp, layout.ep, sequences_per_pass(layout, workload)]
+    columns += [expert_tensor_degree(layout)]
+    columns += [placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor")]
+    if layout.recompute_layers is not None:  # their share depends on the stages
+        columns.append(layout.pp)
+    columns += _arrays(workload).values()
+    codes: Any = 0
+    for column in filter(is_array, columns):
+        values, code = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            _, codes = grouped(codes * len(values) + code)
+    return grouped(np.zeros(np.size(layout.devices), dtype=int) + codes)
+
+
+def pieces_by_layer(
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    workload: Workload,
+    software: Software,
+    program: Program,
+) -> Pieces | None:
+    """Return the priced layers of a row of layouts; None where they are too few or too different.
+
+    Args:
+        model: What is run.
+        machine: Where.
+        layout: How it is divided, degrees in a row.
+        workload: What is computed.
+        software: What runs it.
+        program: Its program, of all layouts.
+    """
+    arrays = [*_arrays(layout).values(), *_arrays(workload).values()]
+    number = max((np.size(each) for each in arrays), default=0)
+    if number < _FEW or any(each.shape != (number,) for each in arrays):
+        return None
+    rows, back = different_layers(layout, workload)
+    if 2 * len(rows) > number or len(back) != number:
+        return None
+    some, work = _some(layout, rows), _some(workload, rows)
+    own = program_of(model, some, work, software)
+    kinds, first, last = layer_pieces(own, Prices(machine, places(some), arrays=True))
+    return (
+        tuple(
+            piece_at(each, back, kind.passes)
+            for each, kind in zip(kinds, program.layers, strict=True)
+        ),
+        piece_at(first, back, program.first),
+        piece_at(last, back, program.last),
+    )
+
+
+def piece_at(piece: Piece, which: Indices, passes: Passes | None = None) -> Piece:
+    """Return a priced piece of other layouts, whose layers are among its own.
+
+    Args:
+        piece: The piece.
+        which: Of its layouts, the one that each of the others is like.
+        passes: The operations of the others; left out where nobody asks for them.
+    """
+    rows: tuple[Row, ...] = ()
+    if passes is not None:
+        operations = (op for phase in PASSES for op in getattr(passes, phase))
+        rows = tuple(
+            Row(op, own.phase, taken(own.seconds, which), taken(own.exposed_s, which))
+            for own, op in zip(piece.rows, operations, strict=True)
+        )
+    times = (PassTime(*(taken(own, which) for own in each)) for each in piece.passes)
+    sent = (taken(own, which) for own in (piece.inside_bytes, piece.network_bytes))
+    return Piece(piece.name, rows, *times, *sent)
+
+
+def taken(figure: Any, which: Any) -> Any:
+    """Return some layouts' figure; a plain number holds for all of them."""
+    return figure[which] if is_array(figure) else figure
+
+
+def _arrays(noun: Noun) -> dict[str, NDArray[Any]]:
+    """Return the fields of a noun that are arrays of NumPy."""
+    return {name: each for name, each in vars(noun).items() if isinstance(each, np.ndarray)}
+
+
+def _some(noun: Any, rows: Indices) -> Any:
+    """Return a noun of some of its layouts."""
+    return noun.variant(**{name: each[rows] for name, each in _arrays(noun).items()})
