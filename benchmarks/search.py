@@ -54,6 +54,7 @@ from shardcost.search.found import Candidate, Found
 from shardcost.search.plan import Plan
 
 OVERLAPS: Final = ("none", "async", "chunked")
+ORDERS: Final = ("tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "cp-tp-dp-pp")
 NO_ROOM: Final = "does_not_fit_memory"
 COMPARED: Final = 200
 """Cells of which `estimate` is asked again."""
@@ -119,7 +120,7 @@ CASES: Final = {
     },
     # … axes, …
     "cp 1": Case("gpt3-175b", A100, GPT, {"gpus": GPUS, "cp": 1}),
-    "orders": Case("gpt3-175b", A100, GPT, {"gpus": GPUS, "order": "all"}),
+    "orders": Case("gpt3-175b", A100, GPT, {"gpus": GPUS, "order": ORDERS}),
     # … and models.
     **{
         f"{model} on 512": Case(model, H100, LLAMA, {"gpus": 512})
@@ -143,7 +144,7 @@ GROWTH: Final = {
     "131,072 GPUs": "131,072 GPUs, a batch of 6,144",
     "cp 1": "GPT-3 175B, 64 GPUs, cp fixed at 1",
     "main": "three ways to overlap tensor parallelism",
-    "orders": "all orders of the degrees",
+    "orders": "four orders of the degrees",
     "llama3-8b on 512": "Llama 3 8B, 512 GPUs",
     "llama3-70b on 512": "Llama 3 70B, 512 GPUs",
     "llama3-405b on 512": "Llama 3 405B, 512 GPUs",
