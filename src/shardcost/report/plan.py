@@ -128,7 +128,7 @@ def _range(values: Sequence[int]) -> str:
 def _heading(plan: Plan) -> str:
     wanted, found = about(plan)
     first = heading(paragraph(title(plan.found), "  "))
-    return "\n  ".join((first, paragraph(wanted, "  "), found))
+    return "\n  ".join((first, *(paragraph(each, "  ") for each in (wanted, found))))
 
 
 def about(plan: Plan) -> tuple[str, str]:
