@@ -510,13 +510,13 @@ def test_a_row_of_layouts_is_each_by_itself(name: str) -> None:
     tp, pp, micro_batch = (2 ** draw.integers(0, most, number) for most in (4, 3, 3))
     dp = 2 ** draw.integers(0, 5, number)
     ep = np.minimum(8, tp * dp) if name == "mixtral-8x7b" else np.ones(number, dtype=int)
-    degrees = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "micro_batch": micro_batch}
+    degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "micro_batch": micro_batch}
     cluster = Cluster.named("h100_sxm", network="ib_8x400g")
     work = Train(global_batch=1024, sequence_length=4096)
     row = estimate(name, cluster, Layout(**degrees, zero=1), work)
     for place in draw.choice(number, 40, replace=False):
-        layout = Layout(**{key: int(each[place]) for key, each in degrees.items()}, zero=1)
-        alone = estimate(name, cluster, layout, work)
+        own: dict[str, Any] = {key: int(each[place]) for key, each in degrees.items()}
+        alone = estimate(name, cluster, Layout(**own, zero=1), work)
         assert row.time_s[place] == pytest.approx(alone.time_s, rel=1e-12)
         for part, seconds in alone.parts_s.items():
             there = np.broadcast_to(row.parts_s[part], number)[place]
