@@ -36,8 +36,14 @@ def test_a_log_that_names_no_gpu_is_calibrated_on_the_machine_that_is_said(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (gzip.compress(b"# nThread 1" * 99)[:20], "passwd: its gzip is damaged after 0 bytes: "),
-        (gzip.compress(b" " * 10**6), "passwd: begins with 65,536 blanks and nothing else"),
+        (
+            gzip.compress(b"# nThread 1" * 99, mtime=0)[:20],
+            "passwd: its gzip is damaged after 0 bytes: ",
+        ),
+        (
+            gzip.compress(b" " * 10**6, mtime=0),
+            "passwd: begins with 65,536 blanks and nothing else",
+        ),
         (b"", "passwd: is empty"),
     ],
 )
