@@ -34,7 +34,7 @@ from shardcost.search.parts import NEAR, Part, degrees_of, front_rows, joined
 from shardcost.search.question import Question
 from shardcost.search.run import questions_of
 from shardcost.search.space import CHOICES, SHAPING, divisors
-from shardcost.search.times import CHANGE_LAYERS, CHANGE_ONCE
+from shardcost.search.times import CHANGE_LAYERS, CHANGE_STEP
 
 A100 = Cluster.named("a100_sxm", "ib_8x200g")
 H100 = Cluster.named("h100_sxm", "ib_8x400g")
@@ -139,7 +139,7 @@ def question(name: str) -> Question:
 
 def test_every_choice_is_known_to_change_something() -> None:
     """What families share is priced once, so each choice must be named where it matters."""
-    assert {*SHAPING, *CHANGE_LAYERS, *CHANGE_ONCE, "schedule"} == set(CHOICES)
+    assert {*SHAPING, *CHANGE_LAYERS, *CHANGE_STEP, "schedule"} == set(CHOICES)
 
 
 @pytest.mark.parametrize("name", ASKED)

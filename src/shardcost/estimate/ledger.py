@@ -135,8 +135,7 @@ class Ledger:
         gather = added([(share, _summed(each.forward, prices)) for share, each in shares])
         scatter = added([(share, _summed(each.gradient, prices)) for share, each in shares])
         reduce, collect = _summed(step.gradients, prices), _summed(step.weights, prices)
-        stages, runs = program.stages, program.micro_batches
-        layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+        runs, layers = program.micro_batches, program.stages.most_layers
         inside_sent: Any = 0.0
         network_sent: Any = 0.0
         for times, each in (
@@ -553,8 +552,7 @@ def layer_bytes(program: Program, known: Pieces) -> tuple[Any, Any]:
     Apart from what ZeRO and gradients add, because a search has the two from different ledgers.
     """
     pieces, first, last = known
-    stages, runs, total = program.stages, program.micro_batches, program.num_layers
-    layers = largest(stages.first.layers, stages.middle.layers, stages.last.layers)
+    runs, layers, total = program.micro_batches, program.stages.most_layers, program.num_layers
     inside, network = first.joined_bytes(last, program.setting.layout.pp == 1)
     inside, network = runs * inside, runs * network
     for kind, piece in zip(program.layers, pieces, strict=True):

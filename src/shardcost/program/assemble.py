@@ -70,6 +70,11 @@ class Stages(NamedTuple):
     middle: StageShare
     last: StageShare
 
+    @property
+    def most_layers(self) -> Any:
+        """Layers of the stage that has most of them."""
+        return largest(self.first.layers, self.middle.layers, self.last.layers)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
@@ -139,8 +144,8 @@ def program_of(
     if isinstance(workload, Train):
         most = Parameters(*map(largest, *(stage.weights for stage in stages)))
         if workload.adapters:
-            fullest = largest(*(stage.layers for stage in stages))
-            most = Parameters(fullest * adapter_parameters(model, layout, workload), 0)
+            own = adapter_parameters(model, layout, workload)
+            most = Parameters(stages.most_layers * own, 0)
         in_step = step(layout, workload, most, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel

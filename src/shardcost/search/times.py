@@ -45,7 +45,7 @@ CHANGE_LAYERS: Final = (
     "dispatch",
 )
 """Choices that change what a layer does or takes, beside the shape of a family."""
-CHANGE_ONCE: Final = ("order", "zero", "dp_overlap", "offload_optimizer", "offload_update")
+CHANGE_STEP: Final = ("order", "zero", "dp_overlap", "offload_optimizer", "offload_update")
 """Choices that change what happens once a step or between stages, whatever the schedule."""
 _LEAST_WORK: Final[dict[str, Any]] = {"recompute": "none", "offload_activations": 0.0}
 _IDLE: Final = Piece("", (), PassTime(), PassTime(), PassTime())
@@ -142,8 +142,8 @@ class TrainingTimes:
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
         self._grid, self._cells = grid, cells
-        self._often, self._which_often = _chosen(grid.families, CHANGE_LAYERS)
-        self._once, self._which_once = _chosen(grid.families, CHANGE_ONCE)
+        self._layer_choices, self._which_layers = _chosen(grid.families, CHANGE_LAYERS)
+        self._step_choices, self._which_step = _chosen(grid.families, CHANGE_STEP)
         self._schedules, self._which_schedule = _chosen(grid.families, ("schedule",))
 
     def least_s(self, rows: Indices, *, recomputed: bool) -> Floats:
@@ -182,12 +182,12 @@ class TrainingTimes:
         if not len(rows):
             return cells._replace(time_s=seconds)
         pairs = _Pairs(self._grid, cells)
-        used = np.unique(self._which_often[cells.family])
-        layers = _Layers(pairs, [self._often[number] for number in used])
-        which = np.searchsorted(used, self._which_often)
+        used = np.unique(self._which_layers[cells.family])
+        layers = _Layers(pairs, [self._layer_choices[number] for number in used])
+        which = np.searchsorted(used, self._which_layers)
         place = which[cells.family] * pairs.number + pairs.of_cells
-        for number, family in enumerate(self._once):
-            own = np.flatnonzero(self._which_once[cells.family] == number)
+        for number, family in enumerate(self._step_choices):
+            own = np.flatnonzero(self._which_step[cells.family] == number)
             if not len(own):
                 continue
             used, back = _numbered(pairs.of_cells[own], pairs.number)
