@@ -144,6 +144,16 @@ class _Held(NamedTuple):
     """The one with the least."""
 
 
+class _OfFamily(NamedTuple):
+    """What rules and memory leave of a family."""
+
+    near: Cells
+    """Those that fit, or nearly."""
+    smallest: Cells
+    """The one with the least memory."""
+    feasible: int
+
+
 class _Fitting:
     """The cells of a block that fit, or nearly; the others are counted by the reason against them.
 
@@ -167,34 +177,15 @@ class _Fitting:
         self._number_cells(masks, together)
         self._memory: dict[tuple[Any, ...], NDArray[np.float64]] = {}
         self._held: tuple[tuple[Any, ...], _Held] | None = None
+        self._duplicates = Duplicates(grid.question.space, grid.meshes)
         cells, smallest, feasible = [], [], 0
-        duplicates = Duplicates(grid.question.space, grid.meshes)
         # Those that hold the same follow each other: what they hold is kept until the next differs.
         for number in sorted(range(len(grid.families)), key=self._key):
-            family = grid.families[number]
-            ruled = self._ruled[family.schedule]
-            if not len(ruled.pair):
-                continue
-            alive = self._alive(ruled, self._by_pair(duplicates.of(family)), rejected)
-            if alive is not None and not alive.any():
-                continue
-            held = self._held_by(family)
-            near, over, far = held.near, len(held.over), len(held.far)
-            left, least = len(ruled.pair), held.least
-            if alive is not None:
-                keeps = alive[ruled.pair]
-                if not keeps.any():
-                    continue
-                near = near[keeps[near]]
-                over, far = (int(np.count_nonzero(keeps[each])) for each in (held.over, held.far))
-                left = int(np.count_nonzero(keeps))
-                least = np.flatnonzero(keeps)
-                least = least[[held.memory[least].argmin()]]
-            rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
-            rejected[_BEYOND_MEMORY.reason()] += over - far
-            feasible += left - over
-            smallest.append(self._cells(number, ruled, held, least))
-            cells.append(self._cells(number, ruled, held, near))
+            own = self._of_family(number, rejected)
+            if own is not None:
+                cells.append(own.near)
+                smallest.append(own.smallest)
+                feasible += own.feasible
         self.cells = _stacked(cells)
         self.part = Part(
             considered=considered,
@@ -230,27 +221,43 @@ class _Fitting:
                 )
             self._ruled[schedule] = known[code.tobytes()]
 
-    @staticmethod
-    def _alive(
-        ruled: _Ruled, duplicates: dict[Reason, Mask], rejected: Counter[Reason]
-    ) -> Mask | None:
-        """Return the pairs that are no duplicates, which are counted; None: all of them."""
-        alive: Mask | None = None
-        for reason, where in duplicates.items():
-            struck = where if alive is None else where & alive
+    def _of_family(self, number: int, rejected: Counter[Reason]) -> _OfFamily | None:
+        """Return what is left of a family, the rest counted; None where rules leave nothing."""
+        family = self.grid.families[number]
+        ruled = self._ruled[family.schedule]
+        keeps = self._originals(family, ruled, rejected)
+        if not len(ruled.pair) or (keeps is not None and not keeps.any()):
+            return None
+        held = self._held_by(family)
+        near, over, far = held.near, len(held.over), len(held.far)
+        left, least = len(ruled.pair), held.least
+        if keeps is not None:
+            near, places = near[keeps[near]], np.flatnonzero(keeps)
+            over, far = (int(np.count_nonzero(keeps[each])) for each in (held.over, held.far))
+            left, least = len(places), places[[held.memory[places].argmin()]]
+        rejected[_FAR_BEYOND_MEMORY.reason(_FAR)] += far
+        rejected[_BEYOND_MEMORY.reason()] += over - far
+        near_cells, smallest = (self._cells(number, ruled, held, each) for each in (near, least))
+        return _OfFamily(near_cells, smallest, left - over)
+
+    def _originals(self, family: Family, ruled: _Ruled, rejected: Counter[Reason]) -> Mask | None:
+        """Return which cells are no duplicates of others, which are counted; None: all of them."""
+        originals: Mask | None = None
+        for reason, meshes in self._duplicates.of(family).items():
+            if not meshes.any():
+                continue
+            where = meshes[self.mesh]
+            struck = where if originals is None else where & originals
             count = int(ruled.per_pair[struck].sum())
             if count:
                 rejected[reason] += count
-                alive = ~where if alive is None else alive & ~where
-        return alive
+                originals = ~where if originals is None else originals & ~where
+        return None if originals is None else originals[ruled.pair]
 
     def _key(self, number: int) -> tuple[str, ...]:
         """Return what puts families that hold the same side by side."""
         family = self.grid.families[number]
         return tuple(str(getattr(family, name)) for name in (*_CHANGE_MEMORY, "zero", "schedule"))
-
-    def _by_pair(self, duplicates: dict[Reason, Mask]) -> dict[Reason, Mask]:
-        return {reason: where[self.mesh] for reason, where in duplicates.items() if where.any()}
 
     def _cells(self, family: int, ruled: _Ruled, held: _Held, which: Indices) -> Cells:
         pair = ruled.pair[which]
