@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab import refit_accumulation
+from lab.descent import errors_pct
 from shardcost import Layout, Software, Train, estimate
+from shardcost.catalog import tuner_table
 from shardcost.estimate.pieces import PassTime
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import machine_of
@@ -21,7 +24,10 @@ from shardcost.report.validate import as_data, as_text
 from shardcost.validate import training
 from shardcost.validate.validation import validate
 
-NANOTRON, DEEPSPEED = (Software.named(name) for name in ("nanotron", "megatron_deepspeed"))
+NANOTRON, DEEPSPEED, CORE = (
+    Software.named(name) for name in ("nanotron", "megatron_deepspeed", "megatron_core")
+)
+MEASURED = Path(refit_accumulation.__file__).parent / "measured"
 BATCH = Train(global_batch=64, sequence_length=1024)
 LLAMA = Model.named("llama3-8b")
 ROW = {
@@ -312,6 +318,34 @@ def test_gradients_of_embedding_and_head_are_summed_too() -> None:
             128256 * 4096 / 2 * DEEPSPEED.gradient_sum_bytes,  # type: ignore[operator]
             rel=1e-3,
         )
+
+
+def _sum_bytes(piece: Any) -> float:
+    (added,) = (op for op in piece.weight if op.name == "gradient accumulation")
+    return float(added.bytes_moved)
+
+
+def test_a_gemm_over_few_tokens_waits_longer_for_its_sum() -> None:
+    def moved(tokens: int, dtype: str = "fp32") -> float:
+        batch = Train(global_batch=1, sequence_length=tokens, gradient_dtype=dtype)
+        return _sum_bytes(program_of(LLAMA, Layout(), batch, CORE).layers[0].passes)
+
+    assert moved(512) > 1.2 * moved(2048) > 1.4 * moved(8192) > 0
+    assert moved(2048, "bf16") == pytest.approx(moved(2048) / 3)  # 2 of 6 bytes more than written
+
+
+def test_looked_up_rows_are_summed_by_a_kernel_of_their_own() -> None:
+    program = program_of(LLAMA, Layout(), BATCH, CORE)
+    assert _sum_bytes(program.first) == 128256 * 4096 * (2 + 2 + 4 + 4)
+
+
+def test_sums_of_measured_weight_gradients_are_predicted() -> None:
+    rows = refit_accumulation.rows_of(MEASURED / "own_h200_weight_gradients.csv")
+    rule = tuner_table("gemm")["accumulation"]
+    median, p90 = errors_pct(refit_accumulation.ratios(rows, rule))
+    assert len(rows) == 96
+    assert median < 3
+    assert p90 < 10
 
 
 def test_layouts_of_measured_sweeps_are_ranked_well(evidence: Path) -> None:

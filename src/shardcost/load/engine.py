@@ -219,6 +219,7 @@ def under_load(
     prompt_tokens: Any,
     output_tokens: Any,
     arrivals: str = "at random",
+    whole_prompts: int | None = None,
 ) -> InFlight:
     """Return what an engine does that always has so many requests.
 
@@ -229,6 +230,7 @@ def under_load(
         output_tokens: Of each request.
         arrivals: Whether a request's successor comes when it ends, ``at random``, or all were sent
             ``together`` and stay so.
+        whole_prompts: That a step has room for at most; as many as its tokens hold if None.
     """
     if arrivals not in ARRIVALS:
         raise UnknownNameError("arrivals", arrivals, ARRIVALS)
@@ -238,12 +240,10 @@ def under_load(
     running = most if requests is None else smallest(requests, most)
     each = running / dp
     bunch = each if arrivals == "together" else each**0.5
-    prompts = _whole(
-        largest(
-            smallest(engine.software.scheduler.max_num_batched_tokens // prompt_tokens, bunch // 1),
-            1,
-        )
-    )
+    held = engine.software.scheduler.max_num_batched_tokens // prompt_tokens
+    if whole_prompts is not None:
+        held = smallest(held, whole_prompts)
+    prompts = _whole(largest(smallest(held, bunch // 1), 1))
     prefill = engine.prefill(dp * prompts, prompt_tokens)
     prefill_s = prefill.time_s / prompts
     decode, step_s = engine.steps(running, prompt_tokens, output_tokens)

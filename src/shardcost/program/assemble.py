@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -28,7 +28,14 @@ from shardcost.model import Block, Model
 from shardcost.program.edges import embedding, head
 from shardcost.program.feasibility import check_feasible
 from shardcost.program.layer import layer
-from shardcost.program.operations import Collective, Elementwise, Passes, together
+from shardcost.program.operations import (
+    Collective,
+    Elementwise,
+    Gemm,
+    Operations,
+    Passes,
+    together,
+)
 from shardcost.program.partitions import layer_otherwise, weight_copies
 from shardcost.program.prediction import predicted_further
 from shardcost.program.setting import Setting, micro_batches, setting_of
@@ -173,7 +180,7 @@ def _pieces(
     # A tied head adds to the gradients of the embedding.
     own = table if model.tied_embeddings else head_parameters(model, layout)
     layers = tuple(_layers(s, model, block, workload) for block in model.blocks)
-    first = _summed(s, workload, embedding(s), table)
+    first = _summed(s, workload, embedding(s), table, looked_up=True)
     further = predicted_further(s, model, workload)
     if further.forward:
         trained = workload.mtp_layers if isinstance(workload, Train) else 0
@@ -260,19 +267,46 @@ def _with_copies(s: Setting, model: Model, block: Block, workload: Train, passes
     return passes
 
 
-def _summed(s: Setting, workload: Workload, passes: Passes, weights: Any) -> Passes:
+def _summed(
+    s: Setting, workload: Workload, passes: Passes, weights: Any, *, looked_up: bool = False
+) -> Passes:
     """Return passes that end in adding the gradients of so many weights to their sum.
 
-    That moves bytes beyond the GEMM's, which itself writes each gradient once in the activations'
-    format. Fused, it reads and writes the sum instead, half hidden behind the arithmetic.
+    That moves bytes beyond those of the gradient, which is written once in the activations' format.
+    Fused, the GEMM reads and writes the sum instead (`_exposed`). Gradients of rows that are looked
+    up come from no GEMM: they are written to a table of zeros, which a kernel of its own adds.
     """
     if not isinstance(workload, Train) or workload.adapters:
         return passes
     own, each_bytes = s.software.gradient_sum_bytes, gradient_bytes(workload)
+    made = activation_bytes(workload.dtype)
     if own is not None:
         moved, kernels = weights * own * each_bytes / 4, 4
+    elif looked_up:
+        moved, kernels = weights * (2 * made + 2 * each_bytes), 2
     else:
-        beyond = largest(2 * each_bytes - activation_bytes(workload.dtype), 0)
-        moved, kernels = weights * beyond * tuner_table("gemm")["accumulation"]["exposed"], 0
+        beyond = largest(2 * each_bytes - made, 0)
+        moved, kernels = weights * beyond * _exposed(passes.weight), 0
     addition = Elementwise("gradient accumulation", moved, kernels)
     return passes._replace(weight=(*passes.weight, addition))
+
+
+def _exposed(gradients: Operations) -> Any:
+    """Return what GEMMs wait for the sums that they add to, as a share of the sums' traffic."""
+    rule = tuner_table("gemm")["accumulation"]
+    shares, sizes = 0.0, 0.0
+    for op in gradients:
+        if isinstance(op, Gemm) and op.weights:
+            size = op.m * op.n * op.batch
+            shares, sizes = shares + size * exposed_share(rule, op.k), sizes + size
+    return shares / sizes
+
+
+def exposed_share(rule: Mapping[str, float], tokens: Any) -> Any:
+    """Return the share of a sum's traffic that a weight gradient's GEMM over some tokens waits for.
+
+    A tile reads and writes its part of the sum after its last step. Tiles of a wave end together
+    and wait for the memory together; the more steps a tile takes, which are its tokens, the farther
+    they drift apart, and the more of the traffic hides behind the steps of other tiles.
+    """
+    return smallest(rule["least"] + rule["tokens"] / tokens, rule["most"])

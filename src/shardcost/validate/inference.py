@@ -79,6 +79,11 @@ _LOADED: Final = ("in-flight", "continuous", "concurren", "serving")
 _MS: Final = 1e3
 
 
+GENERATED: Final = ("aiconfigurator_silicon",)
+"""Data sets whose engines were started with generated settings that rows do not state: a step has
+room for one prompt beside the sequences."""
+
+
 class InferenceCase(NamedTuple):
     """What rows must share to be priced together."""
 
@@ -88,6 +93,8 @@ class InferenceCase(NamedTuple):
     software: Software
     dtype: str
     figure: str
+    whole_prompts: int | None
+    """That a step has room for at most; None: as many as the engine's tokens of a step hold."""
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -108,13 +115,17 @@ def case_of(row: Row) -> InferenceCase:
     for name in ("isl", "osl") if loaded else ("batch", "isl", "osl"):
         whole_cell(row, name)
     tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
+    software = Software.named(engine_of(row))
+    # An engine that splits prompts fills its steps in any case.
+    one = row.get("dataset", "") in GENERATED and not software.scheduler.chunked_prefill
     return InferenceCase(
         _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
-        Software.named(engine_of(row)),
+        software,
         weights_of(row),
         figure,
+        1 if one else None,
     )
 
 
@@ -142,7 +153,13 @@ def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) 
         result = generation(engine, batch=_counts(rows, "batch"), **counts)
     else:
         requests, arrivals = _counts(rows, "batch"), arrivals_of(rows[0])
-        result = under_load(engine, requests=requests, arrivals=arrivals, **counts)
+        result = under_load(
+            engine,
+            requests=requests,
+            arrivals=arrivals,
+            whole_prompts=case.whole_prompts,
+            **counts,
+        )
     return np.asarray(_FIGURES[case.figure](result), dtype=float)
 
 

@@ -40,7 +40,7 @@ from shardcost.model import (
     Model,
 )
 from shardcost.software import Software
-from shardcost.validate.inference import engine_of, known_by, weights_of
+from shardcost.validate.inference import GENERATED, engine_of, known_by, weights_of
 from shardcost.validate.predictions import Derived, Floats, Predictions, cases_of, whole_cell
 
 MEASURED: Final = "measured"
@@ -83,8 +83,6 @@ _LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=
 Inference v4.1)."""
 _STATIC: Final = ("splitwise",)
 """Data sets of static batches."""
-_GENERATED: Final = ("aiconfigurator_silicon",)
-"""Data sets whose engines were started with generated settings that rows do not state."""
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2023"}
 """What a row's version says where it is not the engine's own: that of the framework around an
 engine of 2025, that of TensorRT below the engine of MLPerf Inference v4.1 (2024), or the year."""
@@ -173,7 +171,7 @@ def _scheduled(engine: Software, row: Row) -> Software:
         stated["chunked_prefill"] = row["chunked_prefill"] == "1"
     if row.get("recv_interval"):
         stated["receive_interval"] = whole_cell(row, "recv_interval", most=_MOST)
-    if row["dataset"] in _GENERATED and engine.scheduler.policy == "mixed":
+    if row["dataset"] in GENERATED and engine.scheduler.policy == "mixed":
         # Its generated configurations give a step the tokens of one prompt beside the sequences.
         prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
         tokens = prompt + whole_cell(row, "concurrency", most=_MOST)

@@ -403,7 +403,9 @@ def layout_of(row: Row) -> Layout:
         context_scheme="ring",
         etp=count_or(row, "etp", 1) if row.get("etp") else None,
         order=row.get("order") or "tp-cp-dp-pp",
-        routing="even" if _drops_tokens(row) else "random",
+        routing="even"
+        if _drops_tokens(row) or "capacity" in row.get("moe_routing", "")
+        else "random",
     )
 
 
@@ -506,21 +508,33 @@ def train_of(row: Row) -> Train:
     dtype = (row.get("dtype") or "bf16").lower()
     described = f"{row['model']} {row.get('notes', '')}".lower()
     packed = "packed" in described and "without a mask" not in described
-    # DeepSpeed sums gradients of fp16 as they are.
-    # XLA reduces gradients as its GEMMs write them.
-    compiled = framework_of(row) == "maxtext"
-    fp16_sums = row.get("dtype") == "fp16" and framework_of(row) == "megatron_deepspeed"
     return Train(
         global_batch=whole_cell(row, "gbs"),
         sequence_length=whole_cell(row, "seq"),
         dtype="fp8" if "fp8" in dtype else {"nvfp4": "fp4"}.get(dtype, dtype),
-        gradient_dtype="fp16" if fp16_sums else "bf16" if compiled else "fp32",
+        gradient_dtype=_gradient_dtype(row),
         adapters="lora" in row["model"].lower() or bool(row.get("adapters")),
         adapter_rank=count_or(row, "adapters", _NEMO_RANK),
         adapter_targets=_ADAPTED.get(row.get("adapter_targets", ""), "all"),
         document_tokens=_SQUAD_TOKENS if packed else None,
         mtp_layers=count_or(row, "mtp_layers", 0),
     )
+
+
+def _gradient_dtype(row: Row) -> str:
+    """Return the format in which a run adds up and reduces gradients: the row's, or the usual one.
+
+    DeepSpeed sums gradients of fp16 as they are, XLA reduces them as its GEMMs write them, and all
+    recipes of Megatron Bridge that state it sum in bf16.
+    """
+    stated = row.get("grad_dtype", "")
+    if stated:
+        return stated
+    framework = framework_of(row)
+    if framework == "megatron_deepspeed" and row.get("dtype") == "fp16":
+        return "fp16"
+    bridge = row.get("framework", "").lower().startswith("megatron-bridge")
+    return "bf16" if bridge or framework == "maxtext" else "fp32"
 
 
 _ADAPTED: Final = {"qkv+proj": "attention", "all linear": "qkv", "": "qkv"}
