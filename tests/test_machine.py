@@ -197,6 +197,13 @@ def test_leaving_a_system_out_leaves_the_catalog_as_it_was() -> None:
     assert there.kernels.gemm("bf16").inherited_from == "h200_sxm"
 
 
+def test_another_device_has_bursts_of_its_own() -> None:
+    machine = machine_of(H100)
+    assert machine.in_bursts.kernels.device == H100.device
+    quick = machine.with_device(faster(H100.device))
+    assert quick.in_bursts.kernels.device == quick.kernels.device
+
+
 @pytest.mark.parametrize("arrays", [False, True])
 def test_another_device_changes_kernels_and_nothing_else(arrays: bool) -> None:
     tp = np.array([2, 4, 8]) if arrays else 8

@@ -42,7 +42,7 @@ from shardcost.software import Software
 _TORCH: Final = "torch"
 """The software whose kernels `shardcost measure kernels` times."""
 
-_OF_KERNELS: Final = frozenset({"pieces", "estimates"})
+_OF_KERNELS: Final = frozenset({"pieces", "estimates", "in bursts"})
 """What a machine keeps that depends on its kernels."""
 
 
