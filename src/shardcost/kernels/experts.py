@@ -77,6 +77,8 @@ class Kernel(NamedTuple):
     """What the L2 cache keeps from one replay to the next."""
     cache_bytes_per_s: Any
     floor_s: Any
+    spread_s: Any
+    """What the small kernels take longer where experts are spread over ranks."""
     expert_s: Any
     token_s: Any
     row_byte_s: Any
@@ -194,6 +196,7 @@ def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kerne
         cache_bytes=cache_bytes,
         cache_bytes_per_s=cache_bytes_per_s,
         floor_s=constants["floor_cycles"] / clock,
+        spread_s=constants["spread_cycles"] / clock,
         expert_s=constants["expert_cycles"] / clock,
         token_s=common["token_cycles"] / clock,
         row_byte_s=constants["row_passes"] / bandwidth,
@@ -248,7 +251,8 @@ def kernel_time_s(
     gemms_s = step("first_GEMM", first_s) + step("second_GEMM", second_s)
     rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
     row_bytes = _ACTIVATION_BYTES * (hidden + up + inter)
-    small_s = kernel.floor_s + kernel.expert_s * experts + kernel.token_s * tokens
+    floor_s = kernel.floor_s + choose(ep > 1, kernel.spread_s, 0.0)
+    small_s = floor_s + kernel.expert_s * experts + kernel.token_s * tokens
     passes_s = step("passes", kernel.row_byte_s * rows * row_bytes, meaning="over the rows")
     return step("small_kernels", small_s) + gemms_s + passes_s
 
