@@ -253,7 +253,20 @@ def test_loads_are_consistent(routing: str) -> None:
         expert_load(1, 8, 2, routing="by_taste")
 
 
-def test_skewed_routing_fills_one_expert_most() -> None:
+def test_preferred_experts_leave_others_untouched() -> None:
+    tokens = np.array(TOKENS, dtype=float)
+    random = expert_load(tokens, 128, 4)
+    skewed = [expert_load(tokens, 128, 4, routing="skewed", skew=skew) for skew in (1e-6, 0.5, 1.0)]
+    assert skewed[0].active == pytest.approx(random.active)
+    for less, more in pairwise(skewed):
+        assert (more.active <= less.active + 1e-9).all()
+    # One token visits its own, and many visit them all, however unevenly.
+    assert skewed[-1].active[0] == pytest.approx(4)
+    assert skewed[-1].active[-1] == pytest.approx(128, rel=1e-3)
+    assert skewed[-1].pairs == pytest.approx(random.pairs)
+
+
+def test_a_power_law_fills_one_expert_most() -> None:
     loads = [expert_load(4096, 128, 8, routing=name).busiest for name in ROUTINGS]
     assert loads == sorted(loads)
 

@@ -20,6 +20,7 @@ from shardcost.program.flops import model_flops
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
+    Elementwise,
     ExpertKernels,
     Gemm,
     LatentCore,
@@ -304,3 +305,27 @@ def test_inputs_are_gathered_in_the_format_of_their_gemms(
         gathers = [op for op in edge.forward + edge.backward if isinstance(op, Collective)]
         sizes = {op.size_bytes for op in gathers if op.collective == "all_gather"}
         assert sizes <= {wide}
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_norm_over_all_heads_sums_squares_over_the_ranks_that_share_them(tp: int) -> None:
+    def forward(norm: str) -> Operations:
+        part = Attention(heads=32, kv_heads=8, head_dim=64, qk_norm=norm)
+        block = Block(count=2, attention=part, feed_forward=FeedForward(width=4096, gated=True))
+        model = Model(name="drawn", hidden_size=2048, vocab_size=1024, blocks=(block,))
+        software = replace(PLAIN, fused_elementwise=True)
+        work = Decode(batch=8, context_tokens=64, dtype="bf16")
+        return program_of(model, Layout(tp=tp), work, software).usual_layers.passes.forward
+
+    plain, by_head, over_all = map(forward, ("none", "head", "full"))
+    # A norm by head is in RoPE's kernel.
+    assert by_head == plain
+    added = [op for op in over_all if op not in plain]
+    if tp == 1:
+        assert not added
+        return
+    summed, kernel = added
+    assert isinstance(summed, Collective)
+    assert isinstance(kernel, Elementwise)
+    assert (summed.collective, summed.group, summed.ranks) == ("all_reduce", "tp", tp)
+    assert summed.size_bytes == 8 * 2 * 4  # tokens, queries and keys, fp32

@@ -133,8 +133,9 @@ class Layout(Noun):
     context_scheme: str = one_of("ring", "all_gather", "ulysses", default="ring")
     imbalance: Quantity = at_least_one(default=1.0)
     """Tokens of the fullest rank's experts, over the mean of the ranks."""
-    routing: str = one_of(*ROUTINGS, default="random")
-    """How tokens spread over the experts: alike, at random, or by a power law."""
+    routing: str = one_of(*ROUTINGS, default="skewed")
+    """How tokens spread over the experts: alike, at random, as the model's router prefers them, or
+    by a power law."""
     dispatch: str = one_of("auto", *DISPATCHERS, default="auto")
     """What carries tokens to their experts and back; ``auto``: what the software uses."""
     expert_overlap: str = one_of("auto", *EXPERT_OVERLAPS, default="auto")

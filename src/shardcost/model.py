@@ -34,6 +34,7 @@ from shardcost.checks import (
     noun,
     number_format,
     one_of,
+    positive,
     text,
     whole,
 )
@@ -360,6 +361,9 @@ class Experts(Noun):
     zero_experts: int = whole(default=0, least=0)
     """Experts that return their input (LongCat-Flash, arXiv:2509.01322): rows of the router alone.
     `top_k` is then how many of the others a token visits on average."""
+    skew: float = positive(default=1.0)
+    """How unevenly the router prefers experts: standard deviation of the logarithm of an expert's
+    popularity. That of serving runs of four models (``python -m lab.refit_routing``)."""
 
     kind = "experts"
 

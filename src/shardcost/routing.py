@@ -1,11 +1,14 @@
 """How many rows the experts of one rank get: in all, on how many experts, and on the fullest.
 
 A router sends each of `tokens` to `top_k` of `experts`; a rank of an expert-parallel group of `ep`
-holds ``experts / ep`` of them. Three ways to spread them:
+holds ``experts / ep`` of them. Four ways to spread them:
 
 * ``even``: every expert gets the same, as benchmarks with balanced input have it.
 * ``random``: every choice is as likely as another. One expert is missed by all tokens with
   probability ``(1 - top_k / experts)^tokens``.
+* ``skewed``: some experts are chosen more often than others, as trained routers do. Popularity is
+  log-normal; its spread is the model's (`shardcost.model.Experts.skew`). Few tokens then touch
+  fewer experts than at random; ranks get what they would get at random.
 * ``power_law``: the popularity of experts follows a power law of exponent `alpha`, cut off where
   the most popular one would get nearly every token.
 
@@ -17,11 +20,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.arrays import ceil, largest, log2, smallest, sqrt
+from shardcost.arrays import ceil, exp, largest, log2, smallest, sqrt
 from shardcost.errors import UnknownNameError
 from shardcost.records import NamedTuple
 
-ROUTINGS: Final = ("even", "random", "power_law")
+ROUTINGS: Final = ("even", "random", "skewed", "power_law")
 DISPATCH_LIBRARIES: Final = ("deepep", "hybridep", "trtllm", "pplx", "mori", "uccl")
 """Libraries with kernels for dispatch and combine (``catalog/tuner/dispatch.toml``)."""
 SORTING_LIBRARIES: Final = ("hybridep",)
@@ -36,6 +39,8 @@ _MOST_SHARE: Final = 0.8
 """Share of all tokens at which the power law is cut off."""
 _POINTS: Final = 8
 """Points at which the popularity of experts is averaged."""
+_NORMAL: Final = (-1.5341, -0.8871, -0.4888, -0.1573, 0.1573, 0.4888, 0.8871, 1.5341)
+"""Quantiles of the normal distribution at the middles of eighths."""
 
 
 class ExpertLoad(NamedTuple):
@@ -57,6 +62,7 @@ def expert_load(
     *,
     routing: str = "random",
     alpha: float = 1.2,
+    skew: float = 0.0,
 ) -> ExpertLoad:
     """Return the expected load of the experts of one rank.
 
@@ -71,23 +77,38 @@ def expert_load(
         ep: Ranks that share the experts.
         routing: One of `ROUTINGS`.
         alpha: Exponent of the power law.
+        skew: Spread of the popularity where routing is skewed.
     """
     if routing == "even":
         return _even(tokens, experts, top_k, ep)
-    if routing == "random":
-        return _random(tokens, experts, top_k, ep)
+    if routing in ("random", "skewed"):
+        return _random(tokens, experts, top_k, ep, skew if routing == "skewed" else 0.0)
     if routing == "power_law":
         return _power_law(tokens, experts, top_k, ep, alpha)
     raise UnknownNameError("routing", routing, ROUTINGS)
 
 
-def distinct_experts(tokens: Any, experts: Any, top_k: Any) -> Any:
-    """Return how many experts at least one of some tokens is expected to choose at random.
+def distinct_experts(tokens: Any, experts: Any, top_k: Any, skew: float = 0.0) -> Any:
+    """Return how many experts at least one of some tokens is expected to choose.
 
     >>> round(distinct_experts(1, 256, 8)), round(distinct_experts(128, 256, 8))
     (8, 252)
+    >>> round(distinct_experts(128, 256, 8, skew=1.0))
+    216
+
+    Args:
+        tokens: Tokens that choose.
+        experts: Experts of the layer.
+        top_k: Experts that each chooses.
+        skew: Standard deviation of the logarithm of an expert's popularity; 0: all alike.
     """
-    return experts * (1 - (1 - top_k / experts) ** tokens)
+    share = top_k / experts
+    if skew == 0:
+        return experts * (1 - (1 - share) ** tokens)
+    popularity = [exp(skew * quantile) for quantile in _NORMAL]
+    unit = share * len(_NORMAL) / sum(popularity)
+    missed = sum((1 - smallest(unit * one, 1.0)) ** tokens for one in popularity)
+    return experts * (1 - missed / len(_NORMAL))
 
 
 def _even(tokens: Any, experts: Any, top_k: Any, ep: Any) -> ExpertLoad:
@@ -96,13 +117,13 @@ def _even(tokens: Any, experts: Any, top_k: Any, ep: Any) -> ExpertLoad:
     return ExpertLoad(pairs, active, ceil(pairs / active))
 
 
-def _random(tokens: Any, experts: Any, top_k: Any, ep: Any) -> ExpertLoad:
+def _random(tokens: Any, experts: Any, top_k: Any, ep: Any, skew: float) -> ExpertLoad:
     """Return the load where choices are independent: the maximum of n sums is a known excess.
 
     Of n variables of spread s about a mean, the largest is expected near ``s sqrt(2 ln n)`` above.
     """
     here = experts / ep
-    active = distinct_experts(tokens, experts, top_k) / ep
+    active = distinct_experts(tokens, experts, top_k, skew) / ep
     mean, per_expert = tokens * top_k / ep, tokens * top_k / experts
     most = smallest(tokens * smallest(top_k, here), tokens * top_k)
     pairs = smallest(mean + sqrt(2 * _ln(ep) * mean * (1 - 1 / ep)), most)

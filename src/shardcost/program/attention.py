@@ -46,6 +46,8 @@ _INDEXER: Final = "indexer"
 """Whose kernel computes the scores: the same in all engines."""
 _SCORE_BYTES: Final = 4
 """Scores are written in fp32, and read by the selection."""
+_SQUARE_BYTES: Final = 4
+"""Sums of squares are in fp32."""
 
 
 def attention_part(s: Setting, part: AnyAttention) -> Passes:
@@ -84,6 +86,7 @@ def _attention(s: Setting, part: Attention) -> Passes:
         )
     return together(
         projected,
+        _qk_norm(s, part.qk_norm, query + key_value),
         _rotated(s, query + key_value),
         _over_context(s, query, 2 * key_value),
         attention_core(s, heads, kv_heads, part.head_dim, part.head_dim, part.window_tokens),
@@ -359,6 +362,27 @@ def _gated_norm(s: Setting, columns: Any) -> Passes:
     size = s.tokens * columns * s.element_bytes
     backward = (Elementwise("gated norm gradient", 5 * size),) if s.training else ()
     return Passes((Elementwise("gated norm", 3 * size),), backward)
+
+
+def _qk_norm(s: Setting, norm: str, columns: Any) -> Passes:
+    """Return the norm of queries and keys where RoPE's kernel does not have it.
+
+    By head, it is one with RoPE where the software fuses elementwise kernels. Over all heads of the
+    layer, ranks that share them sum the squares first: two numbers a token (MiniMax-M2).
+    """
+    tp = s.layout.tp
+    shared = norm == "full" and not (isinstance(tp, int) and tp == 1)
+    if norm == "none" or (s.software.fused_elementwise and not shared):
+        return Passes(())
+    size = s.tokens * columns * s.element_bytes
+
+    def one_way(name: str, moved: Any) -> Operations:
+        summed = Collective.of("all_reduce", name, 2 * _SQUARE_BYTES * s.tokens, "tp", tp)
+        kernel = Elementwise(name, moved)
+        return (summed, kernel) if shared else (kernel,)
+
+    backward = one_way("QK norm gradient", 3 * size) if s.training else ()
+    return Passes(one_way("QK norm", 2 * size), backward)
 
 
 def _rotated(s: Setting, columns: Any) -> Passes:

@@ -220,7 +220,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     layout, width, hidden = s.layout, part.expert.width / etp, part.row_width(s.hidden)
     every = part.count + layout.redundant_experts
     tokens = rows * layout.ep / part.top_k  # of the whole expert group
-    load = expert_load(tokens, every, part.top_k, layout.ep, routing=layout.routing)
+    load = expert_load(tokens, every, part.top_k, layout.ep, routing=layout.routing, skew=part.skew)
     most, fullest = load.pairs * layout.imbalance, load.busiest * layout.imbalance
     if s.software.experts == "fused" and not s.training:
         # Kernels look for rows of their own experts among the tokens of the whole group, unless
