@@ -126,12 +126,10 @@ class Noun:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            object.__setattr__(self, "_hash", self._hash_of_fields())
+            values = map(self.__dict__.__getitem__, self._names)
+            key = tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values)
+            object.__setattr__(self, "_hash", hash(key))
         return cast("int", self._hash)
-
-    def _hash_of_fields(self) -> int:
-        values = map(self.__dict__.__getitem__, self._names)
-        return hash(tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plain tables, and no hash, which is this one's."""

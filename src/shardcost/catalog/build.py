@@ -86,7 +86,8 @@ class _Sheet:
 
         It stands under its name, or under the key of the catalog, which has its unit.
         """
-        figure = _figure(field) if isinstance(field, str) else field
+        figure = field if isinstance(field, Figure) else BY_PATH.get(field)
+        figure = figure or peak_of(str(field).rpartition(".")[2])
         both = [key for key in dict.fromkeys((figure.key, figure.short)) if key in self.rest]
         if len(both) > 1:
             raise FormatError(self.file, f"{both[0]} and {both[1]} are one figure: give one")
@@ -144,11 +145,6 @@ def _exact(value: float, unit: float) -> float:
     top, bottom = top * 10 ** max(shift, 0), bottom * 10 ** max(-shift, 0)
     exact: float = int(whole + decimals) * top / bottom  # of whole numbers: rounded once
     return exact
-
-
-def _figure(field: str) -> Figure:
-    """Return the figure that a field is."""
-    return BY_PATH.get(field) or peak_of(field.rpartition(".")[2])
 
 
 def cluster_from(content: dict[str, Any], file: str, network: Network | None) -> Cluster:
@@ -362,15 +358,11 @@ def software_from(content: dict[str, Any], file: str) -> Software:
         **{key: content[key] for key in _ABOUT_SOFTWARE if key in content},
         **choices,
         **_in_seconds(constants),
-        "scheduler": _scheduler(content.get("scheduler", {}), file),
+        "scheduler": _noun(Scheduler, _in_seconds(content.get("scheduler", {})), file),
         "fit": _noun(Fit, content["fit"], file) if "fit" in content else None,
         "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
     }
     return _noun(Software, fields_given, file)
-
-
-def _scheduler(content: dict[str, Any], file: str) -> Scheduler:
-    return _noun(Scheduler, _in_seconds(content), file)
 
 
 def _in_seconds(constants: Mapping[str, Any]) -> dict[str, Any]:

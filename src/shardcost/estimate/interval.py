@@ -102,7 +102,10 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
         for name, (low, high) in ends.items()
         if getattr(found, name) is not None
     }
-    known["comm_share"] = _within_one(around(found.comm_share, _residuals_of_share(found)))
+    standing = kernel_standing(found.cluster, found.workload.part_dtype())
+    like = residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
+    share = around(found.comm_share, like)
+    known["comm_share"] = share._replace(high=smallest(share.high, 1.0))
     memory = residuals_of_memory(found)
     if memory is not None:
         known["memory_bytes"] = around(found.memory_bytes, memory)
@@ -113,16 +116,6 @@ def around(value: Any, like: Residuals) -> Range:
     """Return the interval about a predicted value that residuals of measurements make."""
     ends = value * exp(like.low), value * exp(like.high)
     return Range(*ends, like.like, like.rows, like.distance)
-
-
-def _within_one(share: Range) -> Range:
-    return share._replace(high=smallest(share.high, 1.0))
-
-
-def _residuals_of_share(found: Estimate) -> Residuals:
-    """Return the residuals of measured shares of communication on links of the same kind."""
-    standing = kernel_standing(found.cluster, found.workload.part_dtype())
-    return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
 
 
 _MEASURED_PEAKS: Final = "megatron_core"

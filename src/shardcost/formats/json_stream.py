@@ -248,7 +248,7 @@ class _Window:
             except JSONDecodeError as error:
                 if self._may_go_on(error) and self._more():
                     continue
-                if self._is_cut(error):
+                if error.pos >= len(self.text) or error.msg.startswith(_UNTERMINATED):
                     raise _CutError from None
                 raise _BrokenError(error.msg) from None
             except ValueError as error:
@@ -320,10 +320,6 @@ class _Window:
         """Return whether an error may be only that the window ends."""
         near = error.pos >= len(self.text) - _NEAR_END
         return near or error.msg.startswith(_UNTERMINATED)
-
-    def _is_cut(self, error: JSONDecodeError) -> bool:
-        """Return whether an error is that the text ends."""
-        return error.pos >= len(self.text) or error.msg.startswith(_UNTERMINATED)
 
     def _more(self) -> bool:
         """Read on, at least as much as is left; return whether there was anything."""

@@ -240,7 +240,8 @@ class KernelConstants:
         key = ("sustained", product)
         if key not in self.memo:
             section = self.section("gemm", "sustained")
-            share = _of_format(section.constants, product)
+            names = (f"{name}_share" for name in gemm_sections(product))
+            share = section.constants[next(name for name in names if name in section.constants)]
             watts = (self.device.power_w or 1) / (self.like.power_w or 1)
             exponent = catalog.tuner_table("gemm")["power"]["exponent"]
             self.memo[key] = share * self.fed_more(section, product) * watts**exponent
@@ -268,7 +269,7 @@ class KernelConstants:
             nearest.sort(key=lambda each: not self._is_timed(each[0], each[1], names))
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
-            if name and _architecture(system) == self.like.architecture:
+            if name and catalog.cluster_named(system).device.architecture == self.like.architecture:
                 return section_of(system, name, content, self.like)
         for system, content in nearest:
             name = next((name for name in names if name in content), "")
@@ -294,7 +295,8 @@ def section_of(system: str, name: str, content: Mapping[str, Any], device: Devic
     """Return one section of a system's file, as it holds for a device."""
     constants = dict(content[name])
     fit = Fit(**constants.pop("fit"))
-    return Section(system, name, constants, fit, None if _is_device(system, device) else system)
+    own = catalog.cluster_named(system).device.name == device.name
+    return Section(system, name, constants, fit, None if own else system)
 
 
 def stated_clock_hz(device: Device) -> Any:
@@ -358,16 +360,6 @@ def gemm_sections(dtype: str) -> tuple[str, ...]:
     return (name, *sections) if name == _TENSOR_FLOAT else sections
 
 
-def _architecture(system: str) -> str | None:
-    return catalog.cluster_named(system).device.architecture
-
-
-def _of_format(stated: Mapping[str, Any], product: str) -> Any:
-    """Return the share that is stated for a format, else for the next wider one that has one."""
-    names = (f"{name}_share" for name in gemm_sections(product))
-    return stated[next(name for name in names if name in stated)]
-
-
 def _fed_more(one: Device, other: Device, product: str) -> Any:
     """Return what `KernelConstants.fed_more` does; 1 where a datasheet does not say."""
     if one.power_w is None or other.power_w is None or product not in other.peak_flop_per_s:
@@ -402,10 +394,6 @@ def has_no_less(one: Device, other: Device) -> bool:
     pairs += [(one.memory_bytes_per_s, other.memory_bytes_per_s)]
     pairs += [(clock_hz(one), clock_hz(other)), (one.power_w or 0, other.power_w or 0)]
     return not any(anywhere(mine < theirs) for mine, theirs in pairs)
-
-
-def _is_device(system: str, device: Device) -> bool:
-    return catalog.cluster_named(system).device.name == device.name
 
 
 def is_systolic(device: Device) -> bool:

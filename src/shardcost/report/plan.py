@@ -64,7 +64,9 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False, notes: b
     remarks = as_remarks(best.caveats, plan.caveats, every=notes)
     closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
     shown, common = _table(plan, plan.best, numbered=True)
-    first = [_heading(plan), shown + (f"\n{labelled('all', common)}" if common else "")]
+    head = [paragraph(each, "  ") for each in (title(plan.found), *about(plan))]
+    head[0] = heading(head[0])
+    first = ["\n  ".join(head), shown + (f"\n{labelled('all', common)}" if common else "")]
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
     answers = _answers(plan)
     while len(answers) + _FEWEST_REASONS + 2 > room and plan.crossovers[_FEWEST_CROSSOVERS:]:
@@ -123,12 +125,6 @@ def title(result: Found) -> str:
 def _range(values: Sequence[int]) -> str:
     """Return one number, or the first and last of several."""
     return f"{values[0]:,}" if len(values) == 1 else f"{min(values):,} to {max(values):,}"
-
-
-def _heading(plan: Plan) -> str:
-    wanted, found = about(plan)
-    first = heading(paragraph(title(plan.found), "  "))
-    return "\n  ".join((first, *(paragraph(each, "  ") for each in (wanted, found))))
 
 
 def about(plan: Plan) -> tuple[str, str]:

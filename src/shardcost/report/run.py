@@ -158,7 +158,7 @@ def as_text(
     if remarks:
         sections.append(paragraphs(remarks))
     if explain:
-        sections += [_explained(run), *explained(step)]
+        sections += [paragraphs(explanation(run)), *explained(step)]
     return "\n\n".join(sections)
 
 
@@ -171,7 +171,3 @@ def explanation(run: TrainingRun) -> list[str]:
     sources = dict.fromkeys(source for each in run.receipts for source in each.sources)
     formula = "Expected time and interval: Young 1974, CACM 17(9); Daly 2006, FGCS 22(3)"
     return [*found, f"Sources: {'; '.join((formula, *sources))}"]
-
-
-def _explained(run: TrainingRun) -> str:
-    return paragraphs(explanation(run))

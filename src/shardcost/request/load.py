@@ -87,7 +87,10 @@ def deployment_of(given: Given, finder: Finder) -> Deployment:
         if option.kind == "word" and not _sets_layout(option) and given.get(option.name) is not None
     }
     software, drafts = _engine_software(given, finder, [cluster]), _drafts(given)
-    layout = _worker_layout(given)
+    for option in options.LAYOUT:
+        if option.name not in options.LOAD and given.get(option.name) is not None:
+            raise UsageError(f"{option.flag} is for training; nothing of it is served")
+    layout = _layout_or_reason({**given, "gpus": None})
     engine = Engine(model, cluster, layout, software, formats, **drafts)
     if not _disaggregated(given):
         return Deployment(Pool(engine, _workers(given, "workers", layout)))
@@ -148,14 +151,6 @@ def _drafts(given: Given) -> dict[str, Any]:
         for name in ("draft_tokens", "acceptance")
         if given.get(name) is not None
     }
-
-
-def _worker_layout(given: Given) -> Layout:
-    """Return the layout of one worker; options of training alone are refused."""
-    for option in options.LAYOUT:
-        if option.name not in options.LOAD and given.get(option.name) is not None:
-            raise UsageError(f"{option.flag} is for training; nothing of it is served")
-    return _layout_or_reason({**given, "gpus": None})
 
 
 def _prefill_layout(given: Given, layout: Layout) -> Layout:

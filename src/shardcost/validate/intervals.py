@@ -352,10 +352,6 @@ def _of_memory_run(row: Row, _: Fitted) -> Facts:
     }
 
 
-def _band(row: Row) -> str:
-    return band_of(of_collectives.BANDS, whole_cell(row, "size_bytes"))
-
-
 def _of_share(row: Row, fitted: Fitted) -> Facts:
     cluster = comm_fraction.cluster_of(row["gpu"])
     standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
@@ -406,7 +402,7 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "requests": lambda row, _: {"figure": _OF_REQUESTS[row["figure"]]},
     "jitter": lambda row, _: {
         "figure": f"{jitter.PERCENTS[row['figure']]}th percentile",
-        "size": _band(row),
+        "size": band_of(of_collectives.BANDS, whole_cell(row, "size_bytes")),
     },
     "jitter_steps": lambda row, _: {
         "figure": f"{jitter_steps.PERCENTS[row['figure']]}th percentile",

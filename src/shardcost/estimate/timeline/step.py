@@ -171,7 +171,8 @@ class _Stage:
             free = blocked.get(number, end)
         yield from self._sends()
         yield from self._gathers()
-        yield from self._reduces()
+        idle = self.line.computed_s(self.stage), self.line.step_s
+        yield from self._buckets("reduce gradients", self.lane.reduces, [idle])
         yield from self._end(free)
 
     def _event(self, name: str, stream: str, kind: str, span: Span, **more: Any) -> Event:
@@ -202,7 +203,7 @@ class _Stage:
             sent = {"group": "dp", "exposed": exposed, **more}
             yield self._event("layer weights", "dp", "comm", span, **sent)
         parts = self._parts(kind, chunk)
-        computed = late_s + sum(float(_sum(part.compute_s)) for part in parts)
+        computed = late_s + sum(float(sum(part.compute_s.values())) for part in parts)
         mean_s = float(bare_s / self.estimate.ledger.slowest)
         free = computed + max(0.0, mean_s - float(sum(part.time.device_s for part in parts)))
         yield self._event(name, COMPUTE, name, (late_s, computed), **more)
@@ -269,11 +270,6 @@ class _Stage:
         ]
         yield from self._buckets("gather weights", lane.gathers, waits)
 
-    def _reduces(self) -> Iterator[Event]:
-        """Yield buckets of gradients, exposed when the stage has nothing left to compute."""
-        idle = self.line.computed_s(self.stage), self.line.step_s
-        yield from self._buckets("reduce gradients", self.lane.reduces, [idle])
-
     def _buckets(self, name: str, buckets: Sequence[Bucket], waits: list[Span]) -> Iterator[Event]:
         """Yield buckets, exposed while the stage waits; those that follow at once are joined."""
         for chunk, start, end in buckets if self.whole else _joined(buckets):
@@ -303,10 +299,6 @@ class _Stage:
         over = self.line.step_s - float(software.step_overhead_s)
         yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
         yield self._event(HOST, COMPUTE, "host", (over, self.line.step_s))
-
-
-def _sum(table: Mapping[str, Any]) -> Any:
-    return sum(table.values())
 
 
 def _added(tables: Iterable[Mapping[str, Any]]) -> dict[str, float]:
