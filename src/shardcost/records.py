@@ -42,13 +42,16 @@ else:
             cls = dataclasses.dataclass(
                 init=False, repr=False, eq=False, kw_only=kw_only, slots=slots
             )(cls)
-            _add(cls, "__init__", _Init(cls, frozen=frozen))
+            methods = {"__init__": _Init(cls, frozen=frozen)}
             if repr:
-                _add(cls, "__repr__", _repr)
+                methods["__repr__"] = _repr
             if eq:
-                _add(cls, "__eq__", _equality(cls))
+                methods["__eq__"] = _equality(cls)
                 if hashable:
                     cls.__hash__ = _hash(cls) if frozen else None
+            for name, method in methods.items():
+                if name not in cls.__dict__:
+                    setattr(cls, name, method)
             if frozen:
                 cls.__setattr__, cls.__delattr__ = _refuse_to_set, _refuse_to_delete
             if frozen and slots:
@@ -139,12 +142,6 @@ def _assignments(cls: Any, given: dict[str, Any], *, frozen: bool) -> Iterator[s
         elif not field.init:
             value = _parameter(field, given).partition("=")[2]
         yield f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}"
-
-
-def _add(cls: Any, name: str, method: Any) -> None:
-    """Give a class a method, unless it has its own."""
-    if name not in cls.__dict__:
-        setattr(cls, name, method)
 
 
 def _key(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -157,7 +157,9 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     for unused in ("aliases", "reported_as", "sources"):
         top.plain(unused, None)
     device = _Sheet(file, top.plain("device"), cited, "device")
-    peaks = _Sheet(file, _peaks(device), cited, "device.peak_dense_tflops")
+    named = "peak" in device.rest and "peak_dense_tflops" not in device.rest
+    table = device.plain("peak" if named else "peak_dense_tflops")
+    peaks = _Sheet(file, table, cited, "device.peak_dense_tflops")
     link = _Sheet(file, top.plain("link"), cited, "link")
     host = _Sheet(file, top.plain("host", {}), cited, "host")
     if "link" in host.rest:
@@ -190,13 +192,6 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
         if count > _MOST_GPUS:
             raise FormatError(file, f"{figure} must be at most {_MOST_GPUS}, got {shown(count)}")
     return cluster
-
-
-def _peaks(device: _Sheet) -> Any:
-    """Return the table of peaks, under either of its names."""
-    if "peak" in device.rest and "peak_dense_tflops" not in device.rest:
-        return device.plain("peak")
-    return device.plain("peak_dense_tflops")
 
 
 def _device(device: _Sheet, peaks: _Sheet, machine: Any) -> Device:

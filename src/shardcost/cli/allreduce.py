@@ -69,17 +69,18 @@ def run(given: Namespace) -> int:
         if given.model is not None:
             raise UsageError("MODEL and --model exclude each other; give one")
         given.model = given.positional
-    model = options.model(given.model) if given.model is not None else None
+    finder = options.OnDisk()
+    model = finder.model(given.model) if given.model is not None else None
     inputs = _sizes(given, model)
     num_gpus = inputs["num_gpus"].value
-    cluster = _cluster(given)
+    if given.on is None and given.network is not None:
+        raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
+    cluster = None if given.on is None else finder.cluster(given.on, given.network)
     inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
     cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
     notes = [*_notes(model, cluster, num_gpus), BOUND]
     if model is not None:
-        from shardcost.resolve import caveats_of
-
-        notes = [*caveats_of(model), *notes]
+        notes = [*finder.caveats, *notes]
     place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
     title = f"All-reduces of {model.name if model else 'a transformer'} on {place}"
     explained = receipts(inputs) if given.explain else ()
@@ -117,14 +118,6 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
         way_out = "" if model else " (or MODEL, which fills sizes from the catalog)"
         raise UsageError(f"missing {', '.join(missing)}{way_out}")
     return inputs
-
-
-def _cluster(given: Namespace) -> Cluster | None:
-    if given.on is None:
-        if given.network is not None:
-            raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
-        return None
-    return options.cluster(given.on, given.network)
 
 
 def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Input:

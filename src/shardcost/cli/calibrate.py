@@ -192,10 +192,11 @@ def _steps(
     on = profile or given.on
     if on is None and given.network is not None:
         raise UsageError("--network of step times needs --on CLUSTER (or a column network)")
+    finder = options.OnDisk()
     result = calibrate(
         [reading.table for reading in readings],
-        None if on is None else options.cluster(on, given.network),
-        options.software(given.software) if use and given.software is not None else None,
+        None if on is None else finder.cluster(on, given.network),
+        finder.software(given.software) if use and given.software is not None else None,
         _say if sys.stderr.isatty() else lambda _: None,
     )
     write_whole(target, as_software_file(name, result.software, fit_of(result)))

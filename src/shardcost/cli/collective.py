@@ -203,5 +203,5 @@ def _sweep(given: Namespace) -> int:
         options.print_json(sweep_as_data(result) | {"plot": given.plot})
     else:
         print(sweep_as_text(result))
-        options.say_drawn(given.plot)
+        options.say_written("Plot", given.plot)
     return 0

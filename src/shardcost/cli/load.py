@@ -105,7 +105,7 @@ def _one(given: Namespace, finder: options.OnDisk) -> int:
     elif parts is not None:
         print(as_text(load, limits, **shown, explain=given.explain))
         for file in (given.plot, given.timeline):
-            options.say_drawn(file)
+            options.say_written("Plot", file)
     if parts is not None:
         return 0
     many = f"all {load.rejected:,} requests are" if load.rejected > 1 else "the request is"
@@ -139,7 +139,7 @@ def _sweep(given: Namespace, finder: options.OnDisk) -> int:
         options.print_json(sweep_as_data(sweep) | ({"plot": given.plot} if given.plot else {}))
     else:
         print(sweep_as_text(sweep, finder.caveats))
-        options.say_drawn(given.plot)
+        options.say_written("Plot", given.plot)
     if sweep.knee is not None:
         return 0
     print(f"shardcost: {sentence(sweep)}", file=sys.stderr)

@@ -234,7 +234,9 @@ def _widened(
         layout: Its degrees.
         exposed: Returns the share of the time that is communication which nothing hides.
     """
-    more, generic = widening(cluster), _of_generic(cluster, layout.devices)
+    more, devices, generic = widening(cluster), layout.devices, None
+    if anywhere(devices > 1) and default_library(cluster) == GENERIC:
+        generic = residuals_like(GENERIC, span=_span(cluster, devices), links=links_of(cluster))
     if not more and generic is None:
         return like
     low, high, distance = like.low - more, like.high + more, [like.distance]
@@ -277,13 +279,6 @@ def _at_least(like: Residuals, reach: Any) -> Residuals:
     distance = "; ".join(filter(None, (like.distance, OWN_KERNELS)))
     low, high = smallest(like.low, -reach), largest(like.high, reach)
     return like._replace(low=low, high=high, distance=distance)
-
-
-def _of_generic(cluster: Cluster, devices: Any) -> Residuals | None:
-    """Return the residuals of the generic library, where it runs."""
-    if not anywhere(devices > 1) or default_library(cluster) != GENERIC:
-        return None
-    return residuals_like(GENERIC, span=_span(cluster, devices), links=links_of(cluster))
 
 
 def _residuals_of_runs(
@@ -347,7 +342,7 @@ def facts_of_inference(
     return {
         "standing": kernel_standing(machine, dtype),
         "figure": _FIGURES.get(metric, first),
-        "links": _links(machine.cluster, layout.devices),
+        "links": links_of(machine.cluster) if anywhere(layout.devices > 1) else "one GPU",
         **_kinds(machine.cluster, dtype, model),
         **_ran_by(software),
     }
@@ -357,13 +352,6 @@ def _ran_by(software: str) -> dict[str, str]:
     if software == OTHER_SOFTWARE:
         return {"software": OTHER_SOFTWARE, "of": "any"}
     return {"software": "any", "of": software}
-
-
-def _links(cluster: Cluster, devices: Any) -> str:
-    """Return what joins the devices, where there are several."""
-    if not anywhere(devices > 1):
-        return "one GPU"
-    return links_of(cluster)
 
 
 def links_of(cluster: Cluster) -> str:

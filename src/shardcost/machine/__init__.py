@@ -15,9 +15,8 @@ from shardcost import catalog
 from shardcost.catalog.figures import Unchanged, unchanged_of
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
-from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.constants import Calibration, Jitter, NetworkConstants, catalog_jitter
 from shardcost.machine.dispatch import CATALOG_DISPATCH, DispatchTables, Kernel, Resolved
-from shardcost.machine.jitter import Jitter, catalog_jitter
 from shardcost.machine.kernels import (
     CATALOG_KERNELS,
     KernelConstants,

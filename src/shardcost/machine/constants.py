@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeAlias
 
+from shardcost import catalog
 from shardcost.checks import Noun, Quantity, anywhere, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Source
 from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
@@ -410,3 +411,38 @@ def stated(constants: Any) -> dict[str, float]:
     """Return the constants that a library has on its system, by name."""
     values = {each.name: getattr(constants, each.name) for each in fields(constants)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+@noun
+class Jitter(Noun):
+    """How nodes, steps and delays of a network scatter, as shares of their mean or median."""
+
+    node_spread: Quantity = positive()
+    """Standard deviation of the time that nodes take for the same work."""
+    step_scatter: Quantity = positive()
+    """Standard deviation of the steps of a run."""
+    tail: Quantity = positive()
+    """What delays add to the 99th percentile of a small all-reduce, for one node."""
+    tail_index: Quantity = positive()
+    """Exponent of the power law of delays."""
+    half_bytes: Quantity = positive()
+    """The size of an array from which on delays are less than half of that."""
+    nodes_source: str = text()
+    steps_source: str = text()
+    delays_source: str = text()
+
+
+def catalog_jitter() -> Jitter:
+    """Return the constants of the catalog."""
+    table = catalog.tuner_table("jitter")
+    nodes, steps, delays = (table[name] for name in ("nodes", "steps", "all_reduce"))
+    return Jitter(
+        node_spread=nodes["node_spread"],
+        step_scatter=steps["step_scatter"],
+        tail=delays["tail"],
+        tail_index=delays["tail_index"],
+        half_bytes=delays["half_bytes"],
+        nodes_source=nodes["fit"]["source"],
+        steps_source=steps["fit"]["source"],
+        delays_source=delays["fit"]["source"],
+    )

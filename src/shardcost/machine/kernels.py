@@ -253,9 +253,20 @@ class KernelConstants:
         Between devices with the same tensor cores an operation takes the same energy at the same
         clock, so the rate grows with a power of the watts per peak operation. Tensor cores of
         another architecture, or with more operations per SM, are not taken to need more energy.
+        1 where a datasheet does not state the power.
         """
-        measured = catalog.cluster_named(section.system).device
-        return _fed_more(self.like, measured, product)
+        own, measured = self.like, catalog.cluster_named(section.system).device
+        stated = own.power_w is not None and measured.power_w is not None
+        if not stated or product not in measured.peak_flop_per_s:
+            return 1.0
+        power = catalog.tuner_table("gemm")["power"]
+        peaks = own.peak(product), measured.peak(product)
+        boards = [power["of_gpu_w"].get(each.name, each.power_w) for each in (own, measured)]
+        watts = (boards[0] / peaks[0]) / (boards[1] / peaks[1])
+        wider = (peaks[0] / own.sms) / (peaks[1] / measured.sms) > power["same_cores"]
+        if wider or own.architecture != measured.architecture:
+            watts = max(1.0, watts)
+        return watts ** power["exponent"]
 
     def _resolved(
         self, table: KernelTable, names: tuple[str, ...], own_names: tuple[str, ...] = ()
@@ -358,20 +369,6 @@ def gemm_sections(dtype: str) -> tuple[str, ...]:
     name = canonical_dtype(dtype)
     sections = tuple(section for section, most in _GEMM_SECTIONS.items() if BITS[name] <= most)
     return (name, *sections) if name == _TENSOR_FLOAT else sections
-
-
-def _fed_more(one: Device, other: Device, product: str) -> Any:
-    """Return what `KernelConstants.fed_more` does; 1 where a datasheet does not say."""
-    if one.power_w is None or other.power_w is None or product not in other.peak_flop_per_s:
-        return 1.0
-    power = catalog.tuner_table("gemm")["power"]
-    peaks = one.peak(product), other.peak(product)
-    boards = [power["of_gpu_w"].get(each.name, each.power_w) for each in (one, other)]
-    watts = (boards[0] / peaks[0]) / (boards[1] / peaks[1])
-    wider = (peaks[0] / one.sms) / (peaks[1] / other.sms) > power["same_cores"]
-    if wider or one.architecture != other.architecture:
-        watts = max(1.0, watts)
-    return watts ** power["exponent"]
 
 
 def dominates(one: Device, other: Device) -> bool:

@@ -199,7 +199,7 @@ class Libraries:
             other = catalog.cluster_named(name)
             own = self._own(other, library, since)
             alike = link_family(other) == link_family(cluster)
-            if library in FRAMEWORKS and not _on_torus(cluster):
+            if library in FRAMEWORKS and cluster.tiers[-1].kind != "torus":
                 # A matter of the host, whatever the links.
                 alike = other.device.vendor == cluster.device.vendor
             if own and name != cluster.system and alike:
@@ -213,17 +213,18 @@ CATALOG_LIBRARIES: Final = Libraries()
 """The catalog's own constants."""
 
 
-def _on_torus(cluster: Cluster) -> bool:
-    return cluster.tiers[-1].kind == "torus"
-
-
 def default_library(cluster: Cluster) -> str:
     """Return the library of a device's vendor, which engines fall back to.
 
     Devices on a torus are programmed through XLA, which has collectives of its own there.
     The generic one where the vendor's was measured neither on the cluster nor on its family.
     """
-    own = vendors_library(cluster)
+    device = cluster.device
+    own = _VENDORS_OWN.get(device.vendor)
+    if cluster.tiers[-1].kind == "torus":
+        own = "xla"
+    elif device.architecture.startswith("gaudi"):
+        own = "hccl"
     if own is None:
         return GENERIC
     if cluster.profile and any(each.library == own for each in profile_calibrations(cluster)):
@@ -234,15 +235,6 @@ def default_library(cluster: Cluster) -> str:
     family = link_family(cluster)
     alike = (link_family(catalog.cluster_named(name)) == family for name in measured)
     return own if any(alike) else GENERIC
-
-
-def vendors_library(cluster: Cluster) -> str | None:
-    """Return the name of the library that a device's vendor has, measured or not."""
-    if _on_torus(cluster):
-        return "xla"
-    if cluster.device.architecture.startswith("gaudi"):
-        return "hccl"
-    return _VENDORS_OWN.get(cluster.device.vendor)
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:
