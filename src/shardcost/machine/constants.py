@@ -2,7 +2,8 @@
 
 One `Calibration` is a library on a system (or a network): constants of one of three kinds, and the
 measurements behind them. Files of the catalog (``catalog/collectives/``) and profiles of users hold
-them in microseconds and GB/s; here they are seconds and bytes per second.
+them in microseconds and GB/s; here they are seconds and bytes per second. `Jitter` says how nodes,
+steps and delays scatter (``catalog/tuner/jitter.toml``); its formulas are in `shardcost.jitter`.
 """
 
 from __future__ import annotations
