@@ -320,7 +320,7 @@ def changes_of(cluster: Cluster) -> tuple[Change, ...]:
     if cluster.system in catalog.names("clusters"):
         known = catalog.cluster_named(cluster.system)
         peaks = {**known.device.peak_flop_per_s, **cluster.device.peak_flop_per_s}
-        for figure in (*FIGURES, *map(peak_of, peaks)):
+        for figure in (*FIGURES, *map(peak_of, peaks)) if cluster != known else ():
             before, after = value_of(known, figure), value_of(cluster, figure)
             is_slice = figure.path in _OF_SLICE and known.tiers[-1].kind == "torus"
             if figure.table != "network" and before != after and not is_slice:

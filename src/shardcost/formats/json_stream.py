@@ -333,19 +333,16 @@ class _Window:
         read: list[str] = []
         room = max(len(left), 1)
         while room > 0 and not self._ended:
-            read.append(self._next())
+            try:
+                chunk = next(self._chunks, None)
+            except CutOffError as error:
+                self.damage, chunk = error.reason, None
+            self._ended = chunk is None
+            self._bytes += len(chunk or b"")
+            read.append(self._decode(chunk or b"", self._ended))
             room -= len(read[-1])
         self.text = "".join([left, *read])
         return len(self.text) > len(left)
-
-    def _next(self) -> str:
-        try:
-            chunk = next(self._chunks, None)
-        except CutOffError as error:
-            self.damage, chunk = error.reason, None
-        self._ended = chunk is None
-        self._bytes += len(chunk or b"")
-        return self._decode(chunk or b"", self._ended)
 
     def _check(self, left: str) -> None:
         """Raise if one value is too long to be held, or has too many parts."""

@@ -384,24 +384,20 @@ def _named(
         )
         said |= {best.cause.key, *(other.key for other in alike)}
         together = _log_sum([score, *(by_cause[other.key][0] for other in alike)])
+        # The measurement that says most for a cause, beside both predictions.
+        place = int(np.argmax(np.abs(best.change)))
+        rows = [(rated, each) for each in series for rated in each.points]
+        rated, whose = rows[place]
         yield Named(
             best.cause,
             best.severity if best.cause.unit else None,
             exp(together - total),
-            _evidence(series, best),
+            _beside(rated, (rated.predicted_s or 0.0) * exp(best.change[place]), whose),
             alike,
         )
         count += 1
         if count == _MOST_NAMED:
             return
-
-
-def _evidence(series: Sequence[_Series], best: _Alternative) -> str:
-    """Return the measurement that says most for a cause, beside both predictions."""
-    place = int(np.argmax(np.abs(best.change)))
-    rows = [(rated, each) for each in series for rated in each.points]
-    rated, whose = rows[place]
-    return _beside(rated, (rated.predicted_s or 0.0) * exp(best.change[place]), whose)
 
 
 def _beside(rated: RatedPoint, explained_s: float, series: _Series) -> str:

@@ -326,7 +326,14 @@ def clock_hz(device: Device) -> Any:
     if device.boost_clock_hz is not None or _COMMON not in device.peak_flop_per_s:
         return stated_clock_hz(device)
     peak = device.peak(_COMMON) / device.sms
-    relatives = _clocks(device.architecture)
+    # Peaks of an SM and boost clocks of the catalog's devices of the architecture.
+    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
+    devices = [each.device for each in clusters if each.device.architecture == device.architecture]
+    relatives = tuple(
+        (float(each.peak(_COMMON) / each.sms), float(each.boost_clock_hz))
+        for each in devices
+        if each.boost_clock_hz is not None and _COMMON in each.peak_flop_per_s
+    )
     if is_array(peak) or not relatives:
         return stated_clock_hz(device)
     ratio, clock = min(
@@ -334,17 +341,6 @@ def clock_hz(device: Device) -> Any:
     )
     same = catalog.tuner_table("gemm")["power"]["same_cores"]
     return clock * ratio if 1 / same <= ratio <= same else clock
-
-
-def _clocks(architecture: str) -> tuple[tuple[float, float], ...]:
-    """Return the peak of an SM and the boost clock of the catalog's devices of an architecture."""
-    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
-    devices = [each.device for each in clusters if each.device.architecture == architecture]
-    return tuple(
-        (float(each.peak(_COMMON) / each.sms), float(each.boost_clock_hz))
-        for each in devices
-        if each.boost_clock_hz is not None and _COMMON in each.peak_flop_per_s
-    )
 
 
 def clock_ratio(section: Section, device: Device) -> Any:

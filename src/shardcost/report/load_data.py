@@ -56,7 +56,16 @@ def as_data(
         "notes": remarks(load, parts, caveats),
     }
     if parts is not None and explain:
-        data["explanation"] = _explained(load, parts)
+        steps = {
+            name: {"time_s": found.time_s, **interval.as_data(interval_of(found))}
+            for name, found in (("prefill", parts.prefill), ("decode", parts.decode))
+        }
+        data["explanation"] = {
+            "scheduler": noun_as_data(load.deployment.serving.engine.software.scheduler),
+            "ttft_s": dict(load.ttft_parts_s),
+            "kv_tokens": parts.kv_tokens,
+            **steps,
+        }
     return plain(data)
 
 
@@ -119,19 +128,6 @@ def limits_as_data(limits: Limits) -> dict[str, Any]:
     known = {name: getattr(limits, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
     in_ms = {f"{name}_ms": None if each is None else _MS * each for name, each in known.items()}
     return {**in_ms, "percentile": limits.percentile}
-
-
-def _explained(load: Load, parts: Parts) -> dict[str, Any]:
-    steps = {
-        name: {"time_s": found.time_s, **interval.as_data(interval_of(found))}
-        for name, found in (("prefill", parts.prefill), ("decode", parts.decode))
-    }
-    return {
-        "scheduler": noun_as_data(load.deployment.serving.engine.software.scheduler),
-        "ttft_s": dict(load.ttft_parts_s),
-        "kv_tokens": parts.kv_tokens,
-        **steps,
-    }
 
 
 def sweep_as_data(sweep: Sweep) -> dict[str, Any]:

@@ -173,7 +173,11 @@ def columns_of(plan: Plan, candidates: Sequence[Candidate]) -> Iterator[_Column]
     if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
         yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
-    follows = _follows("cache_dtype", ("software", "dtype"), questions)
+    pairs = {
+        (*(each.own[name] for name in ("software", "dtype")), each.own.get("cache_dtype"))
+        for each in questions
+    }
+    follows = len({pair[:-1] for pair in pairs}) == len(pairs)
     for axis in _varying(candidates):
         spare = 1 if axis == "cache_dtype" and follows else 0
         yield _Column(_HEADS[axis], partial(_of_question, axis), axis.endswith(_LENGTHS), spare)
@@ -205,12 +209,6 @@ def _varying(candidates: Sequence[Candidate]) -> list[str]:
     """Return what candidates are of different questions by, beside models and machines."""
     owns = [each.question.own for each in candidates]
     return [axis for axis in _HEADS if len({own.get(axis) for own in owns}) > 1]
-
-
-def _follows(axis: str, others: Sequence[str], questions: Sequence[Question]) -> bool:
-    """Return whether what questions have of an axis follows from what they have of others."""
-    pairs = {(*(each.own[name] for name in others), each.own.get(axis)) for each in questions}
-    return len({pair[:-1] for pair in pairs}) == len(pairs)
 
 
 def _of_question(axis: str, candidate: Candidate) -> str:

@@ -23,7 +23,18 @@ def view(profile: Profile) -> View:
     return View(
         lambda: _screen(profile),
         lambda: as_data(profile),
-        {"constants": lambda: _constants(profile), "errors": lambda: _errors(profile)},
+        {
+            "constants": lambda: _constants(profile),
+            "errors": lambda: [
+                {"of": each.of, "points": each.after.rows}
+                | {
+                    f"{when}_{figure}": getattr(getattr(each, when), figure)
+                    for when in ("before", "after", "left_out")
+                    for figure in ("median_pct", "p90_pct")
+                }
+                for each in profile.errors
+            ],
+        },
         {each.name: partial(_curve, each) for each in profile.measured()},
     )
 
@@ -47,19 +58,6 @@ def _constants(profile: Profile) -> Rows:
             for name, moved in entry["constants"].items()
         ]
     return rows
-
-
-def _errors(profile: Profile) -> Rows:
-    """Return the errors on the points, in percent, before and after."""
-    return [
-        {"of": each.of, "points": each.after.rows}
-        | {
-            f"{when}_{figure}": getattr(getattr(each, when), figure)
-            for when in ("before", "after", "left_out")
-            for figure in ("median_pct", "p90_pct")
-        }
-        for each in profile.errors
-    ]
 
 
 def _screen(profile: Profile) -> Markup:
