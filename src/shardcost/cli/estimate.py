@@ -126,9 +126,9 @@ def run(given: Namespace) -> int:
         files = {"plot": given.plot, "trace": given.trace}
         data = as_data(result, finder.caveats) | {key: file for key, file in files.items() if file}
         if run is not None:
-            from shardcost.report.run_data import figures as run_figures
+            from shardcost.report.run import figures_as_data
 
-            data["run"] = run_figures(run)
+            data["run"] = figures_as_data(run)
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:

@@ -49,8 +49,7 @@ def run(given: Namespace) -> int:
     """Measure, write each row as it comes, say what was measured and what was not."""
     from shardcost.cli.progress import shown_progress
     from shardcost.measure.kernels.cases import KINDS
-    from shardcost.measure.kernels.session import measure
-    from shardcost.measure.kernels.table import MeasuredKernels
+    from shardcost.measure.kernels.session import MeasuredKernels, measure
     from shardcost.report.measure import kernels_as_data, kernels_as_text
 
     if given.append and given.force:

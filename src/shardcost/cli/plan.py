@@ -143,9 +143,9 @@ def _run_load(given: Namespace, top: int) -> int:
         plan = plan_load(question, simulated=value_of(vars(given), SIMULATED), progress=progress)
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
-        from shardcost.report.plan_load_plot import sketch
+        from shardcost.report.plan_plot import load_sketch
 
-        write_picture(sketch(plan), Path(given.plot))
+        write_picture(load_sketch(plan), Path(given.plot))
     if given.json:
         options.print_json(as_data(plan, top, finder.caveats))
     elif plan.best:

@@ -19,8 +19,7 @@ from shardcost.estimate.pieces import PassParts, Piece
 from shardcost.estimate.result import BUBBLE, HOST, Estimate
 from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, check_one_layout, drawing
 from shardcost.memory.stages import stage_by_cost, stage_evenly
-from shardcost.schedule.lanes import durations
-from shardcost.schedule.orders import Op
+from shardcost.schedule.lanes import Op, durations
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import StepWork
 from shardcost.workload import Train

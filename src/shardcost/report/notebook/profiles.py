@@ -8,11 +8,11 @@ from typing import Final
 from shardcost.calibrate.profile import Measured, Profile
 from shardcost.report import calibrate as text
 from shardcost.report import collective_plot
+from shardcost.report.calibrate import as_data
 from shardcost.report.markup import Markup
 from shardcost.report.notebook import view as html
 from shardcost.report.notebook.view import Piece, Rows, View
 from shardcost.report.pictures import COLOURS, GREY, Sketch
-from shardcost.report.profile import as_data
 from shardcost.validate.validation import Stats
 
 _HEAD: Final = ("median / p90 error, %", "points", "before", "after", "left out", "before", "after")

@@ -8,7 +8,7 @@ from shardcost.report.estimate import as_remarks, details, title
 from shardcost.report.markup import Markup
 from shardcost.report.notebook import view as html
 from shardcost.report.notebook.view import Piece, View
-from shardcost.report.run_data import as_data
+from shardcost.report.run import as_data
 from shardcost.resolve import caveats_of
 
 
