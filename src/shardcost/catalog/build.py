@@ -167,7 +167,9 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     topology = _Sheet(file, top.plain("topology", {}), cited, "topology")
     try:
         name = top.plain("name")
-        own_network = _own_network(top.plain("network", None), name, file, cited, device.rest)
+        joined = top.plain("network", None)
+        if joined is not None:
+            joined = _own_network(joined, name, file, cited, device.rest)
         updates = host.take("host_update_per_s", optional=True)
         cluster = Cluster(
             name=name,
@@ -176,10 +178,10 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             usual_network=top.plain("usual_network", None),
             device=_device(device, peaks, name),
             tiers=(_tier(link),),
-            network=own_network if network is None else network,
+            network=joined if network is None else network,
             **({} if updates is None else {"host_update_per_s": updates}),
         )
-        wiring = _wiring(topology, cluster.gpus_per_node)
+        wiring = _wiring(topology, cluster.gpus_per_node) if topology.rest else None
         sheets = (top, device, peaks, link, host, topology)
         sources = {name: source for sheet in sheets for name, source in sheet.sources.items()}
         cluster = replace(cluster, wiring=wiring, sources=sources)
@@ -215,10 +217,8 @@ def _device(device: _Sheet, peaks: _Sheet, machine: Any) -> Device:
 
 def _own_network(
     stated: Any, machine: Any, file: str, cited: Any, device: Mapping[str, Any]
-) -> Network | None:
-    """Return the network that a hardware file describes, or names; None where it does neither."""
-    if stated is None:
-        return None
+) -> Network:
+    """Return the network that a hardware file describes, or names."""
     if isinstance(stated, str):
         from shardcost.catalog import preset
 
@@ -231,10 +231,7 @@ def _own_network(
     return network_from({"title": f"network of {machine}", **given}, file)
 
 
-def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
-    if not topology.rest:
-        return None
-
+def _wiring(topology: _Sheet, gpus: Any) -> Wiring:
     def rate(key: str, field: str, unit: float) -> Any:
         return topology.take(Figure(key, "rate", field, key, unit, ""), optional=True)
 

@@ -201,7 +201,9 @@ def residuals_of(found: Estimate) -> Residuals:
     communication that nothing hides.
     """
     run = (found.model, found.cluster, found.layout, found.workload, found.software)
-    like = _at_least(_residuals_of_runs(*run), _reach_of_own_kernels(found))
+    like = _residuals_of_runs(*run)
+    if found.machine.kernels.sections:
+        like = _at_least(like, _reach_of_own_kernels(found))
 
     def exposed() -> Any:
         return sum(found.exposed_s.values()) / found.time_s
@@ -250,14 +252,12 @@ def _widened(
 
 
 def _reach_of_own_kernels(found: Estimate) -> Any:
-    """Return how far off a step may be by the kernels of a profile, as a logarithm; 0 without.
+    """Return how far off a step may be by the kernels of a profile, as a logarithm.
 
     For each kernel the 90th percentile of the errors of points left out of its fit (`Fit.p90_pct`
     of a profile), by its share of the time: errors of one kernel are taken to have one sign.
     """
     off = _errors_of_own_kernels(found.machine)
-    if not off:
-        return 0.0
     off_s: Any = 0.0
     for entry in found.entries:
         off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s

@@ -246,7 +246,9 @@ class _Window:
             except RecursionError:
                 self._too_deep()
             except JSONDecodeError as error:
-                if self._may_go_on(error) and self._more():
+                if (
+                    (error.pos >= len(self.text) - _NEAR_END) or error.msg.startswith(_UNTERMINATED)
+                ) and self._more():
                     continue
                 if error.pos >= len(self.text) or error.msg.startswith(_UNTERMINATED):
                     raise _CutError from None
@@ -315,11 +317,6 @@ class _Window:
             if not self._more():
                 self.at = len(self.text)
                 return False
-
-    def _may_go_on(self, error: JSONDecodeError) -> bool:
-        """Return whether an error may be only that the window ends."""
-        near = error.pos >= len(self.text) - _NEAR_END
-        return near or error.msg.startswith(_UNTERMINATED)
 
     def _more(self) -> bool:
         """Read on, at least as much as is left; return whether there was anything."""

@@ -209,7 +209,8 @@ class KernelConstants:
             names = gemm_sections(product)[BITS[product] < _TUNED and self.autotuned :]
             wide = BITS[product] >= _WIDE
             found = self.section("gemm", *names) if wide else self._resolved("gemm", names)
-            self.memo[key] = self._fed(found, product)
+            inherited = found.inherited_from is not None
+            self.memo[key] = self._fed(found, product) if inherited else found
         resolved: Section = self.memo[key]
         return resolved
 
@@ -219,8 +220,6 @@ class KernelConstants:
         Where the measured device's power limited its benchmark as well, a device with more of it
         reaches more of the peak.
         """
-        if section.inherited_from is None:
-            return section
         limited = self.section("gemm", "sustained")
         same = limited.system == section.system
         if not (same and section.name in limited.constants["burst_limited"]):

@@ -91,7 +91,7 @@ class _Rank(NamedTuple):
     layout: Layout
     policy: MemoryPolicy
     layer: Parameters
-    """Weights of an average layer."""
+    """Weights of an average layer that is trained."""
     device: Device | None
     term: Naming
     """Names terms, for receipts."""
@@ -126,7 +126,10 @@ def memory_of(
     """
     policy = policy_of(software)
     workload = workload.in_formats_of(model)
-    rank = _Rank(model, layout, policy, stack_parameters(model, layout), device, term)
+    # What a served layer stores follows from its formats (`stored_bytes`).
+    trains = isinstance(workload, Train)
+    layer = stack_parameters(model, layout) if trains else Parameters(0, 0)
+    rank = _Rank(model, layout, policy, layer, device, term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     stages = {
         name: split(model, layout, index)

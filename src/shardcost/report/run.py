@@ -7,8 +7,7 @@ from math import isfinite
 from typing import Any, Final
 
 from shardcost.catalog.errors import CONFIDENCE_PCT
-from shardcost.goodput.published import published
-from shardcost.goodput.run import DAY_S, HOUR_S, TrainingRun
+from shardcost.goodput.run import DAY_S, HOUR_S, TrainingRun, published
 from shardcost.options import RESILIENCE
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain

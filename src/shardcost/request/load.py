@@ -45,15 +45,6 @@ _PER_USER: Final = 10
 _PERCENTILES: Final = (1, 99)
 
 
-def load_of(given: Given, finder: Finder, progress: Progress | None = None) -> Load:
-    """Return the load that the options describe, on the deployment that they describe.
-
-    Raises:
-        ImpossibleError: The request is in good order, but there is no such deployment.
-    """
-    return simulated(deployment_of(given, finder), requests_of(given, finder), progress)
-
-
 def simulated(deployment: Deployment, requests: Requests, progress: Progress | None = None) -> Load:
     """Return latencies and throughput of requests at a deployment.
 
