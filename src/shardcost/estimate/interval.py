@@ -26,7 +26,7 @@ from shardcost.catalog.errors import (
 )
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Device
-from shardcost.collectives.interval import CHANGED, Interval, kind_of_links
+from shardcost.collectives.interval import CHANGED, Interval, links_of
 from shardcost.dtypes import BITS
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
@@ -103,7 +103,9 @@ def ranges_of(found: Estimate) -> dict[str, Range]:
         if getattr(found, name) is not None
     }
     standing = kernel_standing(found.cluster, found.workload.part_dtype())
-    like = residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
+    like = residuals_like(
+        "comm_fraction", standing=standing, links=links_of(found.cluster.tiers[0])
+    )
     share = around(found.comm_share, like)
     known["comm_share"] = share._replace(high=smallest(share.high, 1.0))
     memory = residuals_of_memory(found)
@@ -238,7 +240,9 @@ def _widened(
     """
     more, devices, generic = widening(cluster), layout.devices, None
     if anywhere(devices > 1) and default_library(cluster) == GENERIC:
-        generic = residuals_like(GENERIC, span=_span(cluster, devices), links=links_of(cluster))
+        generic = residuals_like(
+            GENERIC, span=_span(cluster, devices), links=links_of(cluster.tiers[0])
+        )
     if not more and generic is None:
         return like
     low, high, distance = like.low - more, like.high + more, [like.distance]
@@ -342,7 +346,7 @@ def facts_of_inference(
     return {
         "standing": kernel_standing(machine, dtype),
         "figure": _FIGURES.get(metric, first),
-        "links": links_of(machine.cluster) if anywhere(layout.devices > 1) else "one GPU",
+        "links": links_of(machine.cluster.tiers[0]) if anywhere(layout.devices > 1) else "one GPU",
         **_kinds(machine.cluster, dtype, model),
         **_ran_by(software),
     }
@@ -352,11 +356,6 @@ def _ran_by(software: str) -> dict[str, str]:
     if software == OTHER_SOFTWARE:
         return {"software": OTHER_SOFTWARE, "of": "any"}
     return {"software": "any", "of": software}
-
-
-def links_of(cluster: Cluster) -> str:
-    """Return what joins the devices of a domain, as groups of rows alike call it."""
-    return kind_of_links(cluster.tiers[0].kind)
 
 
 def _span(cluster: Cluster, devices: Any) -> str:

@@ -237,7 +237,11 @@ def _machine_of(
     device = replace(device, boost_clock_hz=device.boost_clock_hz or clock)
     like = replace(like, boost_clock_hz=clock)
     constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
-    given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
+    own: tuple[Calibration, ...] = ()
+    given = dict(fitted.kernels.given.get(cluster.system, {}))
+    if cluster.profile:
+        own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
+        given = profile_sections(cluster) or given
     if cluster.based_on and timed_with not in {None, _TORCH}:
         # Engines have attention kernels of their own; torch's say nothing of those.
         given = {
@@ -249,7 +253,6 @@ def _machine_of(
         # What was measured in 16 bits stands in for nothing that the catalog has in 8.
         given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")
     constants = replace(constants, sections=given)
-    own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 
 

@@ -342,7 +342,8 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
             if type(value) is int and not _is_figure(value):
                 raise BadValueError(f"{name} of the fit", value, "below 10^19")
         library = entry.pop("name")
-        entry["residuals"] = tables_of(entry.pop("residual", []))
+        if "residual" in entry:
+            entry["residuals"] = tables_of(entry.pop("residual"))
         return Calibration(library=library, constants=constants, fit=Fit(**fit), **entry)
     except KeyError as error:
         raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None
