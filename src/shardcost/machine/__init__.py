@@ -31,6 +31,7 @@ from shardcost.machine.libraries import (
     Libraries,
     default_library,
     generation,
+    of_generation,
     on_this_datasheet,
     profile_calibrations,
 )
@@ -128,12 +129,9 @@ class Machine:
         """Return the constants of a collective library, with the version of an engine if given."""
         key = ("library", name, version)
         if key not in self.memo:
-            own = [each for each in self.own if each.library == name]
-            since = generation(name, version) if own and name in ENGINES else "0"
-            exact = [each for each in own if each.since == since]
-            self.memo[key] = next(iter(exact or own), None) or self.libraries.library(
-                self.cluster, name, version
-            )
+            since = generation(name, version) if self.own and name in ENGINES else "0"
+            own = of_generation(self.own, name, since)
+            self.memo[key] = own or self.libraries.library(self.cluster, name, version)
         calibration: Calibration = self.memo[key]
         return calibration
 
