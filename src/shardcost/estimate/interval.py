@@ -206,11 +206,7 @@ def residuals_of(found: Estimate) -> Residuals:
     like = _residuals_of_runs(*run)
     if found.machine.kernels.sections:
         like = _at_least(like, _reach_of_own_kernels(found))
-
-    def exposed() -> Any:
-        return sum(found.exposed_s.values()) / found.time_s
-
-    return _widened(like, found.cluster, found.layout, exposed)
+    return _widened(like, found.cluster, found.layout, lambda: found.comm_share)
 
 
 def farthest_residuals(
