@@ -14,7 +14,6 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, Final, TypeVar
 
 from shardcost.catalog.figures import BY_PATH, KINDS, Figure, peak_of
-from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
@@ -232,6 +231,8 @@ def _own_network(
 
 
 def _wiring(topology: _Sheet, gpus: Any) -> Wiring:
+    from shardcost.catalog.wiring import RATES, wiring_from  # few files describe a topology
+
     def rate(key: str, field: str, unit: float) -> Any:
         return topology.take(Figure(key, "rate", field, key, unit, ""), optional=True)
 

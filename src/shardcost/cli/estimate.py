@@ -97,9 +97,6 @@ def run(given: Namespace) -> int:
     finder = options.OnDisk()
     if given.vary is not None:
         return _vary(given, finder)
-    from shardcost.report.estimate import as_text
-    from shardcost.report.estimate_data import advice_as_data, as_data
-
     target_of(vars(given))  # what is wrong with a run is said before anything is priced
     result = estimate_of(vars(given), finder)
     run = run_of(vars(given), finder, result)
@@ -123,6 +120,8 @@ def run(given: Namespace) -> int:
         advised = advice(*place, result.workload, result.software)
     start = launch.start_of(given, [result])
     if given.json:
+        from shardcost.report.estimate_data import advice_as_data, as_data
+
         files = {"plot": given.plot, "trace": given.trace}
         data = as_data(result, finder.caveats) | {key: file for key, file in files.items() if file}
         if run is not None:
@@ -135,6 +134,8 @@ def run(given: Namespace) -> int:
             data["advice"] = advice_as_data(advised)
         options.print_json(data | launch.as_data(start))
     else:
+        from shardcost.report.estimate import as_text
+
         shown = {"explain": given.explain, "notes": given.notes}
         print(as_text(result, finder.caveats, advice=advised, run=run, **shown))
         launch.say(start)
