@@ -10,7 +10,7 @@ from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.display import Displayed
-from shardcost.errors import BadValueError
+from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.ledger import Entry, Ledger, joined
 from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import Caveat, caveats_of
@@ -425,6 +425,13 @@ def footprint(
     device = machine.cluster.device
     policy = policy_with(vars(software), software.memory)
     return memory_of(model, layout, workload, device=device, software=policy, term=term)
+
+
+def check_one_layout(estimate: Estimate, to: str = "be drawn") -> None:
+    """Raise for an estimate of many layouts."""
+    if is_array(estimate.time_s):
+        rule = f"one layout, not an array of them, to {to}"
+        raise BadTypeError("layout", estimate.layout, rule)
 
 
 def _summed(start: dict[str, Any], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.pieces import PassParts, Piece
-from shardcost.estimate.result import BUBBLE, HOST, Estimate
-from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, check_one_layout, drawing
+from shardcost.estimate.result import BUBBLE, HOST, Estimate, check_one_layout
+from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, drawing
 from shardcost.memory.stages import stage_by_cost, stage_evenly
 from shardcost.schedule.lanes import Op, durations
 from shardcost.schedule.timeline import Timeline, timeline_of
