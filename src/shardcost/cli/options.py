@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -34,12 +31,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """As wide as the terminal; argparse would import `shutil` to know that."""
 
     def __init__(self, prog: str) -> None:
-        stated = os.environ.get("COLUMNS", "")
-        columns = int(stated) if stated.isdecimal() else 0
-        if columns == 0:
-            with suppress(AttributeError, ValueError, OSError):
-                columns = os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
-        super().__init__(prog, width=(columns or 80) - 2)
+        from shardcost.report.text import width
+
+        super().__init__(prog, width=width() - 2)
 
 
 class Parser(argparse.ArgumentParser):

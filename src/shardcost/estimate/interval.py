@@ -78,39 +78,39 @@ class Range(NamedTuple):
     """How far the prediction is from them, where it is outside, in words."""
 
 
-def ranges_of(found: Estimate) -> dict[str, Range]:
+def ranges_of(estimate: Estimate) -> dict[str, Range]:
     """Return the 90 % interval of each figure that has one, by its name.
 
     >>> from shardcost import Decode, Layout, estimate
     >>> step = Decode(batch=64, context_tokens=4096)
-    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), step)
-    >>> speed = ranges_of(found)["tokens_per_s"]
-    >>> bool(speed.low < found.tokens_per_s < speed.high)
+    >>> decoding = estimate("llama3-70b", "h100_sxm", Layout(tp=8), step)
+    >>> speed = ranges_of(decoding)["tokens_per_s"]
+    >>> bool(speed.low < decoding.tokens_per_s < speed.high)
     True
     """
-    like = residuals_of(found)
-    less, more = _share_left(found, like), exp(like.high)
+    like = residuals_of(estimate)
+    less, more = _share_left(estimate, like), exp(like.high)
     ends = dict.fromkeys(_TIMES, (less, more)) | dict.fromkeys(_RATES, (1 / more, 1 / less))
     known = {
         name: Range(
-            getattr(found, name) * low,
-            getattr(found, name) * high,
+            getattr(estimate, name) * low,
+            getattr(estimate, name) * high,
             like.like,
             like.rows,
             like.distance,
         )
         for name, (low, high) in ends.items()
-        if getattr(found, name) is not None
+        if getattr(estimate, name) is not None
     }
-    standing = kernel_standing(found.cluster, found.workload.part_dtype())
+    standing = kernel_standing(estimate.cluster, estimate.workload.part_dtype())
     like = residuals_like(
-        "comm_fraction", standing=standing, links=links_of(found.cluster.tiers[0])
+        "comm_fraction", standing=standing, links=links_of(estimate.cluster.tiers[0])
     )
-    share = around(found.comm_share, like)
+    share = around(estimate.comm_share, like)
     known["comm_share"] = share._replace(high=smallest(share.high, 1.0))
-    memory = residuals_of_memory(found)
+    memory = residuals_of_memory(estimate)
     if memory is not None:
-        known["memory_bytes"] = around(found.memory_bytes, memory)
+        known["memory_bytes"] = around(estimate.memory_bytes, memory)
     return known
 
 
@@ -124,19 +124,19 @@ _MEASURED_PEAKS: Final = "megatron_core"
 """The framework whose peaks were measured; of another, what is allocated between steps was."""
 
 
-def residuals_of_memory(found: Estimate) -> Residuals | None:
+def residuals_of_memory(estimate: Estimate) -> Residuals | None:
     """Return the residuals of what training runs allocated; None in serving.
 
     No serving run's memory was measured: what training runs were off by says nothing of a KV cache
     and an engine's reserve.
     """
-    if not isinstance(found.workload, Train):
+    if not isinstance(estimate.workload, Train):
         return None
-    held = held_band(found.memory_bytes)
-    if found.software.name == _MEASURED_PEAKS:
-        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model), held=held)
+    held = held_band(estimate.memory_bytes)
+    if estimate.software.name == _MEASURED_PEAKS:
+        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(estimate.model), held=held)
     else:
-        pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
+        pipeline = "several stages" if anywhere(estimate.layout.pp > 1) else "one stage"
         like = residuals_like("memory", pipeline=pipeline, held=held)
     return like._replace(like=f"{like.like} of training runs")
 
@@ -157,24 +157,24 @@ _HELD: Final = {
 }
 
 
-def interval_of(found: Estimate) -> Interval:
+def interval_of(estimate: Estimate) -> Interval:
     """Return the 90 % interval of an estimate's time; arrays where the time is one."""
-    like = residuals_of(found)
-    low, high = found.time_s * _share_left(found, like), found.time_s * exp(like.high)
+    like = residuals_of(estimate)
+    low, high = estimate.time_s * _share_left(estimate, like), estimate.time_s * exp(like.high)
     return Interval(low, high, like.like, like.rows, like.distance)
 
 
-def _share_left(found: Estimate, like: Residuals) -> Any:
+def _share_left(estimate: Estimate, like: Residuals) -> Any:
     """Return the low end of a time over the time: never less than the device's datasheet allows."""
-    return largest(exp(like.low), least_share(found))
+    return largest(exp(like.low), least_share(estimate))
 
 
-def least_share(found: Estimate) -> Any:
+def least_share(estimate: Estimate) -> Any:
     """Return what the datasheet leaves of a time at least, over the time."""
-    return smallest(1.0, bound_s(found) / found.time_s)
+    return smallest(1.0, bound_s(estimate) / estimate.time_s)
 
 
-def bound_s(found: Estimate) -> Any:
+def bound_s(estimate: Estimate) -> Any:
     """Return what no step beats: its FLOP at peak and its bytes at the memory's rate.
 
     The roofline of all GEMMs and attention of the rank that sets the pace together (Williams,
@@ -182,31 +182,31 @@ def bound_s(found: Estimate) -> Any:
     """
     from shardcost.estimate.roofline import moved_bytes
 
-    device = found.cluster.device
+    device = estimate.cluster.device
     flop_s: Any = 0.0
     moved: Any = 0.0
-    for entry in found.entries:
+    for entry in estimate.entries:
         op = entry.op
         if isinstance(op, Collective | Elementwise):
             continue
         flop_s = flop_s + entry.flops / device.peak(device.multiplied(op.dtype).product)
-        if not is_array(found.time_s):
+        if not is_array(estimate.time_s):
             moved += entry.times * moved_bytes(op)
     return largest(flop_s, moved / device.memory_bytes_per_s)
 
 
-def residuals_of(found: Estimate) -> Residuals:
+def residuals_of(estimate: Estimate) -> Residuals:
     """Return the residuals of measured runs like an estimate.
 
     Farther ones where figures of the machine were changed, where a profile predicts its own
     kernels worse, and where the generic library runs: then by its interval, as far as the time is
     communication that nothing hides.
     """
-    run = (found.model, found.cluster, found.layout, found.workload, found.software)
+    run = (estimate.model, estimate.cluster, estimate.layout, estimate.workload, estimate.software)
     like = _residuals_of_runs(*run)
-    if found.machine.kernels.sections:
-        like = _at_least(like, _reach_of_own_kernels(found))
-    return _widened(like, found.cluster, found.layout, lambda: found.comm_share)
+    if estimate.machine.kernels.sections:
+        like = _at_least(like, _reach_of_own_kernels(estimate))
+    return _widened(like, estimate.cluster, estimate.layout, lambda: estimate.comm_share)
 
 
 def farthest_residuals(
@@ -251,17 +251,17 @@ def _widened(
     return like._replace(low=low, high=high, distance="; ".join(filter(None, distance)))
 
 
-def _reach_of_own_kernels(found: Estimate) -> Any:
+def _reach_of_own_kernels(estimate: Estimate) -> Any:
     """Return how far off a step may be by the kernels of a profile, as a logarithm.
 
     For each kernel the 90th percentile of the errors of points left out of its fit (`Fit.p90_pct`
     of a profile), by its share of the time: errors of one kernel are taken to have one sign.
     """
-    off = _errors_of_own_kernels(found.machine)
+    off = _errors_of_own_kernels(estimate.machine)
     off_s: Any = 0.0
-    for entry in found.entries:
+    for entry in estimate.entries:
         off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s
-    return log(2) * log2(1 + off_s / found.time_s)
+    return log(2) * log2(1 + off_s / estimate.time_s)
 
 
 def _errors_of_own_kernels(machine: Machine) -> dict[str, float]:
