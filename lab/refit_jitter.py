@@ -32,7 +32,7 @@ from shardcost.calibrate.fit import fit_robustly
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.jitter import SIGMAS, slowest_of, tail_of_all_reduce
-from shardcost.machine.jitter import Jitter, catalog_jitter
+from shardcost.machine.constants import Jitter, catalog_jitter
 from shardcost.validate import jitter, jitter_steps, training
 from shardcost.validate.predictions import Floats
 from shardcost.validate.validation import measurements

@@ -14,7 +14,7 @@ from lab.command import joined
 from lab.refit_memory import by_figure, runs_of
 from shardcost.formats.tables import read_table
 from shardcost.jitter import over_median, tail_of_all_reduce
-from shardcost.machine.jitter import catalog_jitter
+from shardcost.machine.constants import catalog_jitter
 from shardcost.validate import memory_runs
 from shardcost.validate.validation import of_headline, split, validate
 

@@ -28,7 +28,7 @@ from shardcost import (
     training_run,
 )
 from shardcost.goodput.checkpoints import cycle_s, daly_interval_s, young_interval_s
-from shardcost.goodput.published import published
+from shardcost.goodput.run import published
 from shardcost.memory import checkpoint_bytes
 from shardcost.web.answers import estimate as answered
 

@@ -15,7 +15,7 @@ from shardcost.estimate.why import why
 from shardcost.formats.tables import read_table
 from shardcost.jitter import over_median, slowest_of, tail_of_all_reduce
 from shardcost.machine import machine_of
-from shardcost.machine.jitter import catalog_jitter
+from shardcost.machine.constants import catalog_jitter
 from shardcost.software import Software
 from shardcost.validate.validation import errors_pct, validate
 

@@ -27,8 +27,7 @@ from shardcost.machine.kernels import Fit, KernelConstants
 from shardcost.machine.libraries import profile_in
 from shardcost.measure.kernels.cases import FIELDS, KINDS, KernelCase, Limits, cases_for
 from shardcost.measure.kernels.numpy_device import NumpyDevice
-from shardcost.measure.kernels.session import measure
-from shardcost.measure.kernels.table import HEADER, MeasuredKernels
+from shardcost.measure.kernels.session import HEADER, MeasuredKernels, measure
 from shardcost.measure.kernels.timing import NotAvailableError, Times
 from shardcost.receipt import Receipt
 from shardcost.software import Software

@@ -15,7 +15,7 @@ import pytest
 from shardcost.errors import InfeasibleError, UnknownNameError
 from shardcost.program.feasibility import schedule_rules
 from shardcost.schedule import overlap
-from shardcost.schedule.orders import order
+from shardcost.schedule.lanes import order
 from shardcost.schedule.step import StepTime, step_s, step_time
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import (

@@ -70,7 +70,8 @@ def tensor_parallel_allreduce_cost_grid(
         _whole_numbers("bytes_per_element", bytes_per_element),
         _whole_numbers("allreduces_per_layer", allreduces_per_layer),
     ]
-    whole = _dtype_that_holds(2 * prod(int(array.max(initial=1)) for array in counts))
+    largest = 2 * prod(int(array.max(initial=1)) for array in counts)
+    whole = np.int64 if largest <= np.iinfo(np.int64).max else object  # Python's own: no overflow
     inputs = [
         *(array.astype(whole, copy=False) for array in counts),
         _bandwidths(bandwidth_gb_per_sec),
@@ -136,11 +137,6 @@ def _array(name: str, value: ArrayLike, rule: str) -> NDArray[Any]:
         return np.asarray(value)
     except ValueError:  # rows of different lengths
         raise BadTypeError(name, value, f"an array of {rule}") from None
-
-
-def _dtype_that_holds(largest: int) -> type:
-    """Return int64, or Python's own integers where a product would overflow it."""
-    return np.int64 if largest <= np.iinfo(np.int64).max else object
 
 
 def _finite_cost(

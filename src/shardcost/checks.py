@@ -14,7 +14,7 @@ an array is recognised by its ``dtype``, so that a program which uses none never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, field, fields
 from math import inf
 from types import MappingProxyType
 from typing import (
@@ -120,18 +120,21 @@ class Noun:
         mine, its = self.__dict__, other.__dict__
         for name in self._names:
             one, two = mine[name], its[name]
-            if one is not two and not _equal(one, two):
+            if one is two:
+                continue
+            arrays = is_array(one) or is_array(two)
+            if arrays and getattr(one, "shape", ()) != getattr(two, "shape", ()):
+                return False
+            if not ((one == two).all() if arrays else one == two):
                 return False
         return True
 
     def __hash__(self) -> int:
         if self._hash is None:
-            object.__setattr__(self, "_hash", self._hash_of_fields())
+            values = map(self.__dict__.__getitem__, self._names)
+            key = tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values)
+            object.__setattr__(self, "_hash", hash(key))
         return cast("int", self._hash)
-
-    def _hash_of_fields(self) -> int:
-        values = map(self.__dict__.__getitem__, self._names)
-        return hash(tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plain tables, and no hash, which is this one's."""
@@ -376,22 +379,17 @@ def instances(kind: type) -> Any:
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
     made = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
-    each = fields(made)  # type: ignore[arg-type]
-    made._names = tuple(field_.name for field_ in each)  # type: ignore[attr-defined]
-    made._rules = tuple(  # type: ignore[attr-defined]
-        (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"], _checked(field_))
-        for field_ in each
-        if field_.metadata.get("rule")
-    )
+    rules = []
+    for own in fields(made):  # type: ignore[arg-type]
+        rule, default = own.metadata.get("rule"), own.default
+        if rule is None:
+            continue
+        if default is not MISSING and rule(own.name, default) is not default:
+            default = MISSING  # brought into another form whenever it is taken
+        rules.append((own.name, f"{made.__name__}.{own.name}", rule, default))
+    made._names = tuple(own.name for own in fields(made))  # type: ignore[arg-type, attr-defined]
+    made._rules = tuple(rules)  # type: ignore[attr-defined]
     return made
-
-
-def _checked(field_: Field[Any]) -> Any:
-    """Return the default of a field if its rule leaves that as it is; else what no field is."""
-    if field_.default is MISSING:
-        return MISSING
-    kept = field_.metadata["rule"](field_.name, field_.default)
-    return field_.default if kept is field_.default else MISSING
 
 
 def _short(value: Any) -> str:
@@ -432,11 +430,3 @@ def _checked_array(
     if not good.all():
         raise BadValueError(name, cells[~good][0], f"{rule}, in every cell")
     return cells
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if is_array(one) or is_array(other):
-        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and bool(
-            (one == other).all()
-        )
-    return bool(one == other)

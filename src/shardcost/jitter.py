@@ -13,7 +13,7 @@ Vishnoi, The Impact of Noise on the Scaling of Collectives, HiPC 2005). So do it
 a share q of the times exceeds goes as q^(-1/a). A delay is a smaller share of a longer transfer:
 `tail_of_all_reduce`.
 
-All take numbers or arrays; the constants are data (`shardcost.machine.jitter`).
+All take numbers or arrays; the constants are data (`shardcost.machine.constants`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -42,13 +42,16 @@ else:
             cls = dataclasses.dataclass(
                 init=False, repr=False, eq=False, kw_only=kw_only, slots=slots
             )(cls)
-            _add(cls, "__init__", _Init(cls, frozen=frozen))
+            methods = {"__init__": _Init(cls, frozen=frozen)}
             if repr:
-                _add(cls, "__repr__", _repr)
+                methods["__repr__"] = _repr
             if eq:
-                _add(cls, "__eq__", _equality(cls))
+                methods["__eq__"] = _equality(cls)
                 if hashable:
                     cls.__hash__ = _hash(cls) if frozen else None
+            for name, method in methods.items():
+                if name not in cls.__dict__:
+                    setattr(cls, name, method)
             if frozen:
                 cls.__setattr__, cls.__delattr__ = _refuse_to_set, _refuse_to_delete
             if frozen and slots:
@@ -101,10 +104,25 @@ def _init(cls: Any, *, frozen: bool) -> Callable[..., None]:
     """Return the compiled ``__init__`` of a dataclass."""
     own = fields(cls)
     given: dict[str, Any] = {"_set": object.__setattr__, "_factory": _FACTORY}
-    ways = [_parameter(each, given) for each in own if each.init and not each.kw_only]
-    by_name = [_parameter(each, given) for each in own if each.init and each.kw_only]
-    parameters = ", ".join(["self", *ways, *(["*", *by_name] if by_name else [])])
-    body = [*_assignments(cls, given, frozen=frozen)]
+    positional = ["self"]
+    by_name: list[str] = []
+    body: list[str] = []
+    for field in own:  # defaults and factories are put among the globals
+        name = parameter = value = field.name
+        if field.default_factory is not MISSING:
+            given[f"_make_{name}"] = field.default_factory
+            parameter += "=_factory"
+            value = f"_make_{name}()" + f" if {name} is _factory else {name}" * field.init
+        elif field.default is not MISSING:
+            given[f"_default_{name}"] = field.default
+            parameter += f"=_default_{name}"
+            value = name if field.init else f"_default_{name}"
+        elif not field.init:
+            continue  # left to __post_init__
+        if field.init:
+            (by_name if field.kw_only else positional).append(parameter)
+        body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    parameters = ", ".join([*positional, *(["*", *by_name] if by_name else [])])
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     lines = "\n ".join(body or ["pass"])
@@ -113,38 +131,6 @@ def _init(cls: Any, *, frozen: bool) -> Callable[..., None]:
     made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
     made.__annotations__ = {each.name: each.type for each in own if each.init} | {"return": None}
     return made  # type: ignore[no-any-return]
-
-
-def _parameter(field: dataclasses.Field[Any], given: dict[str, Any]) -> str:
-    """Return a parameter of ``__init__``; its default is put among the globals."""
-    if field.default_factory is not MISSING:
-        return f"{field.name}=_factory"
-    if field.default is MISSING:
-        return field.name
-    given[f"_default_{field.name}"] = field.default
-    return f"{field.name}=_default_{field.name}"
-
-
-def _assignments(cls: Any, given: dict[str, Any], *, frozen: bool) -> Iterator[str]:
-    """Yield the lines of ``__init__`` that set fields; factories are put among the globals."""
-    for field in fields(cls):
-        name = value = field.name
-        if field.default_factory is not MISSING:
-            given[f"_make_{name}"] = field.default_factory
-            value = f"_make_{name}()"
-            if field.init:
-                value += f" if {name} is _factory else {name}"
-        elif not field.init and field.default is MISSING:
-            continue  # left to __post_init__
-        elif not field.init:
-            value = _parameter(field, given).partition("=")[2]
-        yield f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}"
-
-
-def _add(cls: Any, name: str, method: Any) -> None:
-    """Give a class a method, unless it has its own."""
-    if name not in cls.__dict__:
-        setattr(cls, name, method)
 
 
 def _key(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

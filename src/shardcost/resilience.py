@@ -1,6 +1,6 @@
 """The noun `Resilience`: how often devices fail, and what a training run does about it.
 
-What is left out is taken from published fleets (`shardcost.goodput.published`).
+What is left out is taken from published fleets (`shardcost.goodput.run`).
 """
 
 from __future__ import annotations

@@ -143,17 +143,14 @@ class BackendArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, BackendArray | np.ndarray):
-            return self._picked(key)
+            # The cells where a mask is true, or at whole-number indices.
+            if key.dtype.kind == "b":
+                return _answer(self, self.cells[_cast_like(self, key, key.dtype)])
+            return _answer(self, _taken(self, self, _cast_like(self, key, np.dtype("i8"))))
         whole = key if isinstance(key, tuple) else (key,)
         if Ellipsis not in whole:  # the standard wants every axis named
             whole = (*whole, Ellipsis)
         return _answer(self, self.cells[whole])
-
-    def _picked(self, key: Any) -> Any:
-        """Return the cells where a mask is true, or at whole-number indices."""
-        if key.dtype.kind == "b":
-            return _answer(self, self.cells[_cast_like(self, key, key.dtype)])
-        return _answer(self, _taken(self, self, _cast_like(self, key, np.dtype("i8"))))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("cells of a BackendArray are not assigned to: use np.where")

@@ -85,7 +85,17 @@ def gathered(readings: Sequence[Reading], stated: Stated) -> Gathered:
         elif not isinstance(reading, MeasurementLog | Trace):
             reason = f"is a {reading.kind} file, which holds no measured collectives"
             raise FormatError(reading.file, reason)
-    results = _usable(results, passed)
+    kept = []
+    for curve in results:  # only what a collective among several GPUs can be
+        sizes = curve.size_bytes
+        placed = curve.case.gpus > 1 and curve.case.mode in MODES
+        sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
+        left = int(np.count_nonzero(~sound))
+        if left:
+            passed["of one GPU by itself, or of a size or mode that cannot be"] += left
+        if left < len(sizes):
+            kept.append(curve.only(sound))
+    results = kept
     if not results:
         raise UnplacedError([entry.file for entry in readings], dict(passed.most_common(3)))
     return Gathered(_joined(results), _one_machine(results), dict(passed.most_common()))
@@ -177,21 +187,6 @@ def _curves_of_table(reading: TableFile, stated: Stated, passed: Counter[str]) -
     if left:
         passed["rows on no machine of the catalog, or without a measurement"] += left
     return result
-
-
-def _usable(curves_read: Iterable[Curve], passed: Counter[str]) -> list[Curve]:
-    """Return what constants can be fitted to: times of several GPUs and of sizes that can be."""
-    kept = []
-    for curve in curves_read:
-        sizes = curve.size_bytes
-        placed = curve.case.gpus > 1 and curve.case.mode in MODES
-        sound = (sizes >= 1) & (sizes <= MOST_BYTES) & placed
-        left = int(np.count_nonzero(~sound))
-        if left:
-            passed["of one GPU by itself, or of a size or mode that cannot be"] += left
-        if left < len(sizes):
-            kept.append(curve.only(sound))
-    return kept
 
 
 def _joined(curves_read: Iterable[Curve]) -> list[Curve]:

@@ -170,7 +170,10 @@ def calibrate(
     Raises:
         UsageError: No row can be used, or rows do not depend on the slowdown.
     """
-    _check_extra()
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("calibrating", "SciPy", "fit") from None
     skipped: Counter[str] = Counter()
     rows, measured = _rows(tables, cluster, software, skipped)
     base = software or Software.named(framework_of(rows[0])) if rows else None
@@ -216,13 +219,6 @@ def fit_of(result: CalibratedSteps) -> Fit:
         median_pct=max(least, round(result.after.median_pct or 0.0, 2)),
         p90_pct=max(least, round(result.after.p90_pct or 0.0, 2)),
     )
-
-
-def _check_extra() -> None:
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("calibrating", "SciPy", "fit") from None
 
 
 def _rows(

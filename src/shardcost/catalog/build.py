@@ -14,7 +14,6 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, Final, TypeVar
 
 from shardcost.catalog.figures import BY_PATH, KINDS, Figure, peak_of
-from shardcost.catalog.wiring import RATES, wiring_from
 from shardcost.checks import Noun
 from shardcost.cluster import Cluster, Device, Network, Source, Tier
 from shardcost.errors import BadTypeError, FormatError, ShardcostError, shown
@@ -86,7 +85,8 @@ class _Sheet:
 
         It stands under its name, or under the key of the catalog, which has its unit.
         """
-        figure = _figure(field) if isinstance(field, str) else field
+        figure = field if isinstance(field, Figure) else BY_PATH.get(field)
+        figure = figure or peak_of(str(field).rpartition(".")[2])
         both = [key for key in dict.fromkeys((figure.key, figure.short)) if key in self.rest]
         if len(both) > 1:
             raise FormatError(self.file, f"{both[0]} and {both[1]} are one figure: give one")
@@ -146,11 +146,6 @@ def _exact(value: float, unit: float) -> float:
     return exact
 
 
-def _figure(field: str) -> Figure:
-    """Return the figure that a field is."""
-    return BY_PATH.get(field) or peak_of(field.rpartition(".")[2])
-
-
 def cluster_from(content: dict[str, Any], file: str, network: Network | None) -> Cluster:
     """Return the cluster that a catalog file, or a user's hardware file, describes.
 
@@ -161,7 +156,9 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     for unused in ("aliases", "reported_as", "sources"):
         top.plain(unused, None)
     device = _Sheet(file, top.plain("device"), cited, "device")
-    peaks = _Sheet(file, _peaks(device), cited, "device.peak_dense_tflops")
+    named = "peak" in device.rest and "peak_dense_tflops" not in device.rest
+    table = device.plain("peak" if named else "peak_dense_tflops")
+    peaks = _Sheet(file, table, cited, "device.peak_dense_tflops")
     link = _Sheet(file, top.plain("link"), cited, "link")
     host = _Sheet(file, top.plain("host", {}), cited, "host")
     if "link" in host.rest:
@@ -169,7 +166,9 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
     topology = _Sheet(file, top.plain("topology", {}), cited, "topology")
     try:
         name = top.plain("name")
-        own_network = _own_network(top.plain("network", None), name, file, cited, device.rest)
+        joined = top.plain("network", None)
+        if joined is not None:
+            joined = _own_network(joined, name, file, cited, device.rest)
         updates = host.take("host_update_per_s", optional=True)
         cluster = Cluster(
             name=name,
@@ -178,10 +177,10 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
             usual_network=top.plain("usual_network", None),
             device=_device(device, peaks, name),
             tiers=(_tier(link),),
-            network=own_network if network is None else network,
+            network=joined if network is None else network,
             **({} if updates is None else {"host_update_per_s": updates}),
         )
-        wiring = _wiring(topology, cluster.gpus_per_node)
+        wiring = _wiring(topology, cluster.gpus_per_node) if topology.rest else None
         sheets = (top, device, peaks, link, host, topology)
         sources = {name: source for sheet in sheets for name, source in sheet.sources.items()}
         cluster = replace(cluster, wiring=wiring, sources=sources)
@@ -194,13 +193,6 @@ def cluster_from(content: dict[str, Any], file: str, network: Network | None) ->
         if count > _MOST_GPUS:
             raise FormatError(file, f"{figure} must be at most {_MOST_GPUS}, got {shown(count)}")
     return cluster
-
-
-def _peaks(device: _Sheet) -> Any:
-    """Return the table of peaks, under either of its names."""
-    if "peak" in device.rest and "peak_dense_tflops" not in device.rest:
-        return device.plain("peak")
-    return device.plain("peak_dense_tflops")
 
 
 def _device(device: _Sheet, peaks: _Sheet, machine: Any) -> Device:
@@ -224,10 +216,8 @@ def _device(device: _Sheet, peaks: _Sheet, machine: Any) -> Device:
 
 def _own_network(
     stated: Any, machine: Any, file: str, cited: Any, device: Mapping[str, Any]
-) -> Network | None:
-    """Return the network that a hardware file describes, or names; None where it does neither."""
-    if stated is None:
-        return None
+) -> Network:
+    """Return the network that a hardware file describes, or names."""
     if isinstance(stated, str):
         from shardcost.catalog import preset
 
@@ -240,9 +230,8 @@ def _own_network(
     return network_from({"title": f"network of {machine}", **given}, file)
 
 
-def _wiring(topology: _Sheet, gpus: Any) -> Wiring | None:
-    if not topology.rest:
-        return None
+def _wiring(topology: _Sheet, gpus: Any) -> Wiring:
+    from shardcost.catalog.wiring import RATES, wiring_from  # few files describe a topology
 
     def rate(key: str, field: str, unit: float) -> Any:
         return topology.take(Figure(key, "rate", field, key, unit, ""), optional=True)
@@ -362,15 +351,11 @@ def software_from(content: dict[str, Any], file: str) -> Software:
         **{key: content[key] for key in _ABOUT_SOFTWARE if key in content},
         **choices,
         **_in_seconds(constants),
-        "scheduler": _scheduler(content.get("scheduler", {}), file),
+        "scheduler": _noun(Scheduler, _in_seconds(content.get("scheduler", {})), file),
         "fit": _noun(Fit, content["fit"], file) if "fit" in content else None,
         "memory": {k: v for k, v in content.get("memory", {}).items() if k not in _ABOUT},
     }
     return _noun(Software, fields_given, file)
-
-
-def _scheduler(content: dict[str, Any], file: str) -> Scheduler:
-    return _noun(Scheduler, _in_seconds(content), file)
 
 
 def _in_seconds(constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -219,14 +219,11 @@ def _kind(kind: str) -> _Kind:
         reach = entry["low"], entry["high"]
         group = _Group(*reach, entry["rows"], words, most, frozenset(key))
         groups[tuple(key), tuple(key.values())] = group
-    factors, doublings = (_by_fact(content, name) for name in ("factor", "doubling"))
+    factors, doublings = (
+        {(entry["fact"], entry["value"]): entry[figure] for entry in content.get(name, ())}
+        for name, figure in (("factor", "times"), ("doubling", "adds"))
+    )
     return _Kind(levels, groups, factors, doublings, content.get("least", 0.0))
-
-
-def _by_fact(content: Mapping[str, Any], name: str) -> dict[tuple[str, str], float]:
-    """Return the numbers of a list whose entries each have a fact, its value and a number."""
-    figure = {"factor": "times", "doubling": "adds"}[name]
-    return {(each["fact"], each["value"]): each[figure] for each in content.get(name, ())}
 
 
 def in_words(key: Mapping[str, str]) -> str:

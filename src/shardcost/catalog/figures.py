@@ -9,7 +9,7 @@ file as the last part of the name under a table of the first (``[device] memory_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import log
 from typing import Any, Final
@@ -314,28 +314,26 @@ def unchanged_network(cluster: Cluster) -> Network | None:
 
 def changes_of(cluster: Cluster) -> tuple[Change, ...]:
     """Return the figures in which a machine of the catalog, or its network, was changed."""
-    return tuple(_changes(cluster))
-
-
-def _changes(cluster: Cluster) -> Iterator[Change]:
     from shardcost import catalog
 
+    changes = []
     if cluster.system in catalog.names("clusters"):
         known = catalog.cluster_named(cluster.system)
         peaks = {**known.device.peak_flop_per_s, **cluster.device.peak_flop_per_s}
-        for figure in (*FIGURES, *map(peak_of, peaks)):
+        for figure in (*FIGURES, *map(peak_of, peaks)) if cluster != known else ():
             before, after = value_of(known, figure), value_of(cluster, figure)
             is_slice = figure.path in _OF_SLICE and known.tiers[-1].kind == "torus"
             if figure.table != "network" and before != after and not is_slice:
-                yield Change(figure, before, after)
+                changes.append(Change(figure, before, after))
     usual = unchanged_network(cluster)
     if usual is None:
-        return
+        return tuple(changes)
     joined = replace(cluster, network=usual)
     for figure in FIGURES:
         before, after = value_of(joined, figure), value_of(cluster, figure)
         if figure.table == "network" and before != after:
-            yield Change(figure, before, after)
+            changes.append(Change(figure, before, after))
+    return tuple(changes)
 
 
 class Unchanged(NamedTuple):

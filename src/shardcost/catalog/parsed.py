@@ -134,16 +134,13 @@ class ParsedFiles:
         if entry is None or not entry.holds_for(toml):
             entry = Entry.of(toml)
             self._store.add(name, entry)
-            self._keep_at_exit()
+            if self._kept is not None and not self._has_more:
+                import atexit
+
+                self._has_more = True
+                atexit.register(self.keep)
         content: dict[str, Any] = json.loads(entry.line)
         return content
-
-    def _keep_at_exit(self) -> None:
-        if self._kept is not None and not self._has_more:
-            import atexit
-
-            self._has_more = True
-            atexit.register(self.keep)
 
     def keep(self) -> None:
         """Write the store, whole or not at all; of several processes the last one's stays."""

@@ -69,17 +69,24 @@ def run(given: Namespace) -> int:
         if given.model is not None:
             raise UsageError("MODEL and --model exclude each other; give one")
         given.model = given.positional
-    model = options.model(given.model) if given.model is not None else None
+    finder = options.OnDisk()
+    model = finder.model(given.model) if given.model is not None else None
     inputs = _sizes(given, model)
     num_gpus = inputs["num_gpus"].value
-    cluster = _cluster(given)
+    if given.on is None and given.network is not None:
+        raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
+    cluster = None if given.on is None else finder.cluster(given.on, given.network)
     inputs["bandwidth_gb_per_sec"] = _bandwidth(given, cluster, num_gpus)
     cost = tensor_parallel_allreduce_cost(**{name: each.value for name, each in inputs.items()})
-    notes = [*_notes(model, cluster, num_gpus), BOUND]
+    uneven = {heads for heads in (model.attention_heads if model else ()) if heads % num_gpus}
+    notes = [
+        f"{heads} attention heads do not divide evenly over {num_gpus} GPUs." for heads in uneven
+    ]
+    if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:
+        notes.append(f"{cluster.name} has no peer access: data is copied through the host.")
+    notes = [*notes, BOUND]
     if model is not None:
-        from shardcost.resolve import caveats_of
-
-        notes = [*caveats_of(model), *notes]
+        notes = [*finder.caveats, *notes]
     place = f"{num_gpus} x {cluster.name}" if cluster else f"{num_gpus} GPUs"
     title = f"All-reduces of {model.name if model else 'a transformer'} on {place}"
     explained = receipts(inputs) if given.explain else ()
@@ -119,14 +126,6 @@ def _sizes(given: Namespace, model: Model | None) -> dict[str, Input]:
     return inputs
 
 
-def _cluster(given: Namespace) -> Cluster | None:
-    if given.on is None:
-        if given.network is not None:
-            raise UsageError("--network needs --on CLUSTER, whose nodes it connects")
-        return None
-    return options.cluster(given.on, given.network)
-
-
 def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Input:
     """Return the bandwidth: the option, else the cluster's, else the function's default."""
     if given.bandwidth is not None and given.bandwidth_gb_per_sec is not None:
@@ -142,17 +141,6 @@ def _bandwidth(given: Namespace, cluster: Cluster | None, num_gpus: int) -> Inpu
         return Input(_DEFAULTS["bandwidth_gb_per_sec"], origin)
     link = cluster.slowest_ring_link(num_gpus)
     return Input(link.bytes_per_s / 1e9, link.name, str(link.source))
-
-
-def _notes(model: Model | None, cluster: Cluster | None, num_gpus: int) -> list[str]:
-    """Return what the user should know about this combination."""
-    uneven = {heads for heads in (model.attention_heads if model else ()) if heads % num_gpus}
-    notes = [
-        f"{heads} attention heads do not divide evenly over {num_gpus} GPUs." for heads in uneven
-    ]
-    if cluster and not cluster.tiers[0].peer_access and num_gpus > 1:
-        notes.append(f"{cluster.name} has no peer access: data is copied through the host.")
-    return notes
 
 
 def _own(name: str) -> str:

@@ -120,8 +120,8 @@ def _cluster(given: Namespace, name: str, readings: Sequence[Reading]) -> Shown:
     from shardcost.calibrate.gather import Stated
     from shardcost.calibrate.profile import Profile
     from shardcost.catalog import PROFILE_FIRST_LINE
-    from shardcost.measure.kernels.host import cores, memory_bytes
-    from shardcost.report.profile import as_data, as_text
+    from shardcost.measure.kernels.timing import cores, memory_bytes
+    from shardcost.report.calibrate import as_data, as_text
 
     target = _target(_output(given, name), PROFILE_FIRST_LINE)
     gpus = values.count("--gpus", given.gpus)
@@ -148,7 +148,7 @@ def _engine(
         checked_software_name,
     )
     from shardcost.files import write_whole
-    from shardcost.report.calibrate_serving import as_data, as_text
+    from shardcost.report.calibrate_software import serving_as_data, serving_as_text
     from shardcost.report.inspect_serving import in_words
 
     output = given.output if alone else None
@@ -158,7 +158,7 @@ def _engine(
     result = calibrate(served_by, runs, _say if sys.stderr.isatty() else lambda _: None)
     write_whole(target, as_software_file(name, result.software, fit_of(result)))
     shown = (name, str(target), in_words(served_by), readings, result)
-    return lambda: as_data(*shown), lambda: as_text(*shown)
+    return lambda: serving_as_data(*shown), lambda: serving_as_text(*shown)
 
 
 def _steps(
@@ -185,22 +185,23 @@ def _steps(
     )
     from shardcost.calibrate.steps import calibrate, fit_of
     from shardcost.files import write_whole
-    from shardcost.report.calibrate_steps import as_data, as_text
+    from shardcost.report.calibrate_software import steps_as_data, steps_as_text
 
     output = given.output if profile is None and use else None
     target = _target(output or f"{checked_software_name(name)}.toml", FIRST_LINE)
     on = profile or given.on
     if on is None and given.network is not None:
         raise UsageError("--network of step times needs --on CLUSTER (or a column network)")
+    finder = options.OnDisk()
     result = calibrate(
         [reading.table for reading in readings],
-        None if on is None else options.cluster(on, given.network),
-        options.software(given.software) if use and given.software is not None else None,
+        None if on is None else finder.cluster(on, given.network),
+        finder.software(given.software) if use and given.software is not None else None,
         _say if sys.stderr.isatty() else lambda _: None,
     )
     write_whole(target, as_software_file(name, result.software, fit_of(result)))
     shown = (name, str(target), readings, result)
-    return lambda: as_data(*shown), lambda: as_text(*shown)
+    return lambda: steps_as_data(*shown), lambda: steps_as_text(*shown)
 
 
 def _target(text: str, first_line: str) -> Path:

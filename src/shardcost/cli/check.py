@@ -61,7 +61,7 @@ def run(given: Namespace) -> int:
     from shardcost.formats.reading import MeasurementLog
     from shardcost.inspect.files import inspected
     from shardcost.inspect.verdict import FINE, UNKNOWN
-    from shardcost.report.check import as_data, as_text
+    from shardcost.report.inspect import checks_as_data, checks_as_text
 
     if given.on is None and given.set is not None:
         raise UsageError("--set needs --on CLUSTER, whose figures it changes")
@@ -80,9 +80,9 @@ def run(given: Namespace) -> int:
     results = [_judged(each, estimate) for each in inspected(others, cluster, given.network)]
     results += [_table(each, cluster, given.network) for each in tables]
     if given.json:
-        options.print_json(as_data(results))
+        options.print_json(checks_as_data(results))
     else:
-        print(as_text(results))
+        print(checks_as_text(results))
     verdicts = {each.verdict.verdict for each in results if each.verdict is not None}
     if verdicts <= {FINE}:
         return 0

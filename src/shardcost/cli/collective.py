@@ -72,7 +72,9 @@ def run(given: Namespace) -> int:
     """Predict one size or a sweep, and print the report."""
     if exchange_phase(given.collective) is not None:
         return _exchange(given)
-    _check_foreign(given)
+    for option in EXCHANGE:
+        if getattr(given, option.name) is not None:
+            raise UsageError(f"{option.flag} is for dispatch and combine, not {given.collective}")
     _check_options(given)
     if given.tuner is not None:
         return _write_tuner_file(given)
@@ -99,13 +101,6 @@ def _exchange(given: Namespace) -> int:
     return options.print_report(
         given, lambda: as_data(result), lambda: as_text(result, explain=given.explain)
     )
-
-
-def _check_foreign(given: Namespace) -> None:
-    """Raise where an option of dispatch and combine is given for another collective."""
-    for option in EXCHANGE:
-        if getattr(given, option.name) is not None:
-            raise UsageError(f"{option.flag} is for dispatch and combine, not {given.collective}")
 
 
 def _check_options(given: Namespace) -> None:
@@ -203,5 +198,5 @@ def _sweep(given: Namespace) -> int:
         options.print_json(sweep_as_data(result) | {"plot": given.plot})
     else:
         print(sweep_as_text(result))
-        options.say_drawn(given.plot)
+        options.say_written("Plot", given.plot)
     return 0

@@ -202,15 +202,14 @@ def _fish(commands: _Commands) -> str:
                 only = "" if each.takes_file else " -f"
                 lines.append(f"{within}{only} -a {words}" if each.words else f"{within}{only}")
                 continue
-            names = " ".join(_fish_flag(flag) for flag in each.flags)
+            names = " ".join(
+                (f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}")
+                for flag in each.flags
+            )
             needs = "" if not each.takes_value else " -r" if each.takes_file else " -x"
             words = f" -a {_quoted(' '.join(each.words))}" if each.words else ""
             lines.append(f"{within} {names}{needs}{words} -d {_quoted(each.help)}")
     return "\n".join(lines) + "\n"
-
-
-def _fish_flag(flag: str) -> str:
-    return f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-from shardcost.cli import launch, options, placement
+from shardcost.cli import launch, options
 from shardcost.errors import BadValueError, UnknownNameError, UsageError
 from shardcost.files import write_whole
 from shardcost.options import LAYOUT, PRICE, RUN
@@ -61,7 +61,6 @@ def parser() -> options.Parser:
         action="store_true",
         help="what limits the layout, and the single change of it that helps most",
     )
-    add(placement.OPTION, action="store_true", help=placement.HELP)
     launch.add_to(parser)
     add("--notes", action="store_true", help="caveats about little of the time, too")
     add("--explain", action="store_true", help="formulas, values, sources and errors seen")
@@ -98,9 +97,6 @@ def run(given: Namespace) -> int:
     finder = options.OnDisk()
     if given.vary is not None:
         return _vary(given, finder)
-    from shardcost.report.estimate import as_text
-    from shardcost.report.estimate_data import advice_as_data, as_data
-
     target_of(vars(given))  # what is wrong with a run is said before anything is priced
     result = estimate_of(vars(given), finder)
     run = run_of(vars(given), finder, result)
@@ -122,26 +118,28 @@ def run(given: Namespace) -> int:
 
         place = (result.model, result.cluster, result.layout)
         advised = advice(*place, result.workload, result.software)
-    placed = placement.searched(given, [result])
-    launched = launch.launch_of(given, [result])
+    start = launch.start_of(given, [result])
     if given.json:
+        from shardcost.report.estimate_data import advice_as_data, as_data
+
         files = {"plot": given.plot, "trace": given.trace}
         data = as_data(result, finder.caveats) | {key: file for key, file in files.items() if file}
         if run is not None:
-            from shardcost.report.run_data import figures as run_figures
+            from shardcost.report.run import figures_as_data
 
-            data["run"] = run_figures(run)
+            data["run"] = figures_as_data(run)
         if given.explain:
             data["explanation"] = result.explain().splitlines()
         if advised is not None:
             data["advice"] = advice_as_data(advised)
-        options.print_json(data | placement.as_data(placed) | launch.as_data(launched))
+        options.print_json(data | launch.as_data(start))
     else:
+        from shardcost.report.estimate import as_text
+
         shown = {"explain": given.explain, "notes": given.notes}
         print(as_text(result, finder.caveats, advice=advised, run=run, **shown))
-        placement.say(placed)
-        launch.say(launched)
-        options.say_drawn(given.plot)
+        launch.say(start)
+        options.say_written("Plot", given.plot)
         options.say_written("Trace", given.trace)
     return 0
 
@@ -237,7 +235,7 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
         options.print_json(report.as_data(result, finder.caveats) | files)
     else:
         print(report.as_text(result, finder.caveats, notes=given.notes))
-        options.say_drawn(plot)
+        options.say_written("Plot", plot)
         options.say_written("Table", given.csv)
     if any(row.fits for row in result.rows):
         return 0

@@ -60,7 +60,7 @@ def run(given: Namespace) -> int:
     from shardcost.inspect.files import inspected
     from shardcost.report.inspect import as_data, as_text
 
-    cluster = options.cluster(given.on, given.network) if given.on else None
+    cluster = options.OnDisk().cluster(given.on, given.network) if given.on else None
     gpus = values.count("--gpus", given.gpus)
     results: list[Inspected] = []
     traces: list[Reading] = []

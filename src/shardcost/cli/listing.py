@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shardcost import catalog
+from shardcost import catalog, resolve
 from shardcost.catalog import user_files
 from shardcost.catalog.template import file_of, template
 from shardcost.cli import options
@@ -118,7 +118,7 @@ models: Final = Listing(
     "The models in the catalog, or one of them in full.",
     "a model: show its shape, counts and source; or a word of several names: list those",
     ("", "deepseek-v3", "llama3", "--json"),
-    options.model,
+    resolve.model,
     describe.model_as_data,
     describe.model_as_text,
     lambda chosen: {"models": [describe.model_as_data(model) for model in _models(chosen)]},
@@ -175,7 +175,7 @@ software: Final = Listing(
     "The frameworks and engines in the catalog, or one of them in full.",
     "a name or file.toml: show its choices, constants; or a word of several names: list those",
     ("", "vllm", "megatron", "--json"),
-    options.software,
+    resolve.software,
     describe.as_data,
     _software_as_text,
     lambda chosen: {"software": describe.as_data(_software(chosen))},
@@ -189,7 +189,7 @@ def _cluster_or_network(name: str) -> Cluster | Network:
     if catalog.is_file(name):
         content = user_files.parsed(read_text(Path(name), user_files.MOST_BYTES), name)
         is_network = user_files.kind_of(content) == "networks"
-        return Network.from_file(name) if is_network else options.cluster(name)
+        return Network.from_file(name) if is_network else resolve.cluster(name)
     clusters, networks = catalog.all_names("clusters"), catalog.all_names("networks")
     for find in (catalog.cluster_named, catalog.network_named):
         try:
@@ -247,5 +247,5 @@ clusters: Final = Listing(
         "networks": describe.as_data(_networks()),
     },
     _cluster_tables,
-    template=lambda name: template() if name is None else file_of(options.cluster(name)),
+    template=lambda name: template() if name is None else file_of(resolve.cluster(name)),
 )

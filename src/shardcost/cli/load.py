@@ -72,7 +72,15 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Simulate one load, or several from low to high, and print the report."""
-    _check_files(given)
+    from shardcost.report.pictures import check_name
+
+    for file in (given.plot, given.timeline):
+        if file is not None:
+            check_name(Path(file))
+    if given.sweep is not None:
+        for name in ("explain", "timeline", "price"):
+            if getattr(given, name):
+                raise UsageError(f"--{name} and --sweep exclude each other: it is of one load")
     finder = options.OnDisk()
     try:
         return _one(given, finder) if given.sweep is None else _sweep(given, finder)
@@ -105,7 +113,7 @@ def _one(given: Namespace, finder: options.OnDisk) -> int:
     elif parts is not None:
         print(as_text(load, limits, **shown, explain=given.explain))
         for file in (given.plot, given.timeline):
-            options.say_drawn(file)
+            options.say_written("Plot", file)
     if parts is not None:
         return 0
     many = f"all {load.rejected:,} requests are" if load.rejected > 1 else "the request is"
@@ -139,21 +147,8 @@ def _sweep(given: Namespace, finder: options.OnDisk) -> int:
         options.print_json(sweep_as_data(sweep) | ({"plot": given.plot} if given.plot else {}))
     else:
         print(sweep_as_text(sweep, finder.caveats))
-        options.say_drawn(given.plot)
+        options.say_written("Plot", given.plot)
     if sweep.knee is not None:
         return 0
     print(f"shardcost: {sentence(sweep)}", file=sys.stderr)
     return options.NOTHING_FEASIBLE
-
-
-def _check_files(given: Namespace) -> None:
-    """Raise for pictures of no known format, and for what a sweep has not."""
-    from shardcost.report.pictures import check_name
-
-    for file in (given.plot, given.timeline):
-        if file is not None:
-            check_name(Path(file))
-    if given.sweep is not None:
-        for name in ("explain", "timeline", "price"):
-            if getattr(given, name):
-                raise UsageError(f"--{name} and --sweep exclude each other: it is of one load")

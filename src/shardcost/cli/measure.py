@@ -85,7 +85,17 @@ def run(given: Namespace) -> int:
 
     from shardcost.measure.launch import ended_by_signals
 
-    _check_options(given)
+    if given.verify_bytes and given.backend != "mpi":
+        raise BadValueError("--backend", given.backend, "mpi with --verify-bytes")
+    if given.append and given.force:
+        raise UsageError("--append and --force exclude each other; give one")
+    if given.verify_bytes and given.output is None and (given.append or given.force):
+        raise UsageError("--verify-bytes writes a table only to an --output that is given")
+    for name in ("cluster", "network"):
+        text = getattr(given, name)
+        if len(text) > _LONGEST_NAME or not text.isprintable():
+            rule = f"a name of at most {_LONGEST_NAME} printable characters"
+            raise BadValueError(f"--{name}", text, rule)
     session = _session(given)
     if given.verify_bytes:
         _check_verifiable(session)
@@ -155,20 +165,6 @@ def _report(
         if session.uncounted is not None:
             print(f"Bytes sent are left out: {session.uncounted}")
     return 0 if all(check.ok for check in checks) else 1
-
-
-def _check_options(given: Namespace) -> None:
-    if given.verify_bytes and given.backend != "mpi":
-        raise BadValueError("--backend", given.backend, "mpi with --verify-bytes")
-    if given.append and given.force:
-        raise UsageError("--append and --force exclude each other; give one")
-    if given.verify_bytes and given.output is None and (given.append or given.force):
-        raise UsageError("--verify-bytes writes a table only to an --output that is given")
-    for name in ("cluster", "network"):
-        text = getattr(given, name)
-        if len(text) > _LONGEST_NAME or not text.isprintable():
-            rule = f"a name of at most {_LONGEST_NAME} printable characters"
-            raise BadValueError(f"--{name}", text, rule)
 
 
 def _check_verifiable(session: Session) -> None:

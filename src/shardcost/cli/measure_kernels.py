@@ -49,8 +49,7 @@ def run(given: Namespace) -> int:
     """Measure, write each row as it comes, say what was measured and what was not."""
     from shardcost.cli.progress import shown_progress
     from shardcost.measure.kernels.cases import KINDS
-    from shardcost.measure.kernels.session import measure
-    from shardcost.measure.kernels.table import MeasuredKernels
+    from shardcost.measure.kernels.session import MeasuredKernels, measure
     from shardcost.report.measure import kernels_as_data, kernels_as_text
 
     if given.append and given.force:
@@ -62,7 +61,10 @@ def run(given: Namespace) -> int:
     for kind in kinds:
         if kind not in KINDS:
             raise UnknownNameError("--kinds", kind, KINDS)
-    device = _device(cpu=given.cpu)
+    from shardcost.measure.kernels.numpy_device import NumpyDevice
+    from shardcost.measure.kernels.torch_device import torch_device
+
+    device = torch_device(cpu=given.cpu) or NumpyDevice()
     gpu = _cluster(given.on, device)
     table = MeasuredKernels(Path(given.output), gpu, append=given.append, force=given.force)
     outcome: Outcome | None = None
@@ -78,13 +80,6 @@ def run(given: Namespace) -> int:
     return options.print_report(
         given, lambda: kernels_as_data(*shown), lambda: kernels_as_text(*shown)
     )
-
-
-def _device(*, cpu: bool) -> MeasuredDevice:
-    from shardcost.measure.kernels.numpy_device import NumpyDevice
-    from shardcost.measure.kernels.torch_device import torch_device
-
-    return torch_device(cpu=cpu) or NumpyDevice()
 
 
 def _cluster(named: str | None, device: MeasuredDevice) -> str:

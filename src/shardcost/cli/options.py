@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -33,18 +31,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """As wide as the terminal; argparse would import `shutil` to know that."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+        from shardcost.report.text import width
 
-
-def _columns() -> int:
-    """Return the columns of the terminal, as `shutil.get_terminal_size` does."""
-    stated = os.environ.get("COLUMNS", "")
-    if stated.isdecimal() and int(stated) > 0:
-        return int(stated)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
-    except (AttributeError, ValueError, OSError):
-        return 80
+        super().__init__(prog, width=width() - 2)
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,27 +73,6 @@ def join_signed_values(words: list[str]) -> list[str]:
     return joined
 
 
-def model(text: str) -> Model:
-    """Return the model that an option names, see `resolve.model`."""
-    from shardcost import resolve
-
-    return resolve.model(text)
-
-
-def cluster(text: str, network: str | None = None) -> Cluster:
-    """Return the cluster that ``--on`` names, with the network of ``--network``."""
-    from shardcost import resolve
-
-    return resolve.cluster(text, network)
-
-
-def software(text: str) -> Software:
-    """Return the software that ``--software`` names."""
-    from shardcost import resolve
-
-    return resolve.software(text)
-
-
 class OnDisk:
     """Finds models and machines in the catalog or on disk; a model's file is read once."""
 
@@ -116,19 +84,25 @@ class OnDisk:
         """Return the model that a text names."""
         if text is None:
             raise UsageError("missing MODEL (`shardcost models` lists them)")
+        from shardcost import resolve
+
         if text not in self._models:
-            self._models[text] = model(text)
+            self._models[text] = resolve.model(text)
         return self._models[text]
 
     def cluster(self, text: str | None, network: str | None = None) -> Cluster:
         """Return the cluster that a text names, its nodes joined by a network."""
         if text is None:
             raise UsageError("missing --on CLUSTER (`shardcost clusters` lists them)")
-        return cluster(text, network)
+        from shardcost import resolve
+
+        return resolve.cluster(text, network)
 
     def software(self, text: str) -> Software:
         """Return the framework or engine that a text names."""
-        return software(text)
+        from shardcost import resolve
+
+        return resolve.software(text)
 
     def trace(self, text: str) -> RequestTrace:
         """Return the requests that a file holds."""
@@ -142,14 +116,14 @@ class OnDisk:
     @property
     def caveats(self) -> list[str]:
         """Caveats of the models' files, and what of a trace was not read."""
-        from shardcost.resolve import caveats_of
+        from shardcost import resolve
 
         unread = (each for trace in self._traces for each in trace.unread)
         passed_over = [
             f"{each.count:,} {each.reason}, the first in line {each.first_line}, passed over"
             for each in unread
         ]
-        own = [caveat for model in self._models.values() for caveat in caveats_of(model)]
+        own = [caveat for model in self._models.values() for caveat in resolve.caveats_of(model)]
         return own + passed_over
 
 
@@ -245,11 +219,6 @@ def print_report(
     else:
         print(text())
     return 0
-
-
-def say_drawn(file: str | None) -> None:
-    """Print where a picture is, if one was drawn."""
-    say_written("Plot", file)
 
 
 def say_written(what: str, file: str | None) -> None:

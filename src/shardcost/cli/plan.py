@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
-from shardcost.cli import launch, options, placement
+from shardcost.cli import launch, options
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
 from shardcost.request import run_options_named, search_arguments, target_of, value_of
@@ -62,7 +62,6 @@ def parser() -> options.Parser:
     shown.add_argument("--pareto", action="store_true", help="the Pareto front as a table as well")
     shown.add_argument("--plot", metavar="FILE", help="draw the front as .png or .svg")
     shown.add_argument("--notes", action="store_true", help="caveats about little of the time, too")
-    shown.add_argument(placement.OPTION, action="store_true", help=placement.HELP)
     launch.add_to(shown, "the first")
     shown.add_argument("--explain", action="store_true", help="the arithmetic of the best")
     shown.add_argument(
@@ -107,8 +106,7 @@ def run(given: Namespace) -> int:
     with run_options_named(vars(given)):
         for each in plan.best:
             plan.run_of(each)
-    placed = placement.searched(given, (each.estimate for each in plan.best))
-    launched = launch.launch_of(given, [each.estimate for each in plan.best])
+    start = launch.start_of(given, [each.estimate for each in plan.best])
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
@@ -118,14 +116,11 @@ def run(given: Namespace) -> int:
         explained = {}
         if given.explain and plan.best:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()
-        options.print_json(
-            as_data(plan) | explained | placement.as_data(placed) | launch.as_data(launched)
-        )
+        options.print_json(as_data(plan) | explained | launch.as_data(start))
     elif plan.best:
         print(as_text(plan, pareto=given.pareto, explain=given.explain, notes=given.notes))
-        placement.say(placed)
-        launch.say(launched)
-        options.say_drawn(given.plot)
+        launch.say(start)
+        options.say_written("Plot", given.plot)
         if given.out is not None:
             before = f" ({result.resumed} tasks were done before)" if result.resumed else ""
             print(f"Table: {given.out}, {result.feasible:,} layouts{before}")
@@ -148,14 +143,14 @@ def _run_load(given: Namespace, top: int) -> int:
         plan = plan_load(question, simulated=value_of(vars(given), SIMULATED), progress=progress)
     if given.plot is not None and plan.best:
         from shardcost.report.pictures import write_picture
-        from shardcost.report.plan_load_plot import sketch
+        from shardcost.report.plan_plot import load_sketch
 
-        write_picture(sketch(plan), Path(given.plot))
+        write_picture(load_sketch(plan), Path(given.plot))
     if given.json:
         options.print_json(as_data(plan, top, finder.caveats))
     elif plan.best:
         print(as_text(plan, top, pareto=given.pareto, caveats=finder.caveats))
-        options.say_drawn(given.plot)
+        options.say_written("Plot", given.plot)
     if plan.best:
         return 0
     print(f"shardcost: {failure_as_text(plan)}", file=sys.stderr)

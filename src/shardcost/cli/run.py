@@ -53,8 +53,7 @@ def parser() -> options.Parser:
 
 def run(given: Namespace) -> int:
     """Price one step, make a run of it, and print the report."""
-    from shardcost.report.run import as_text, explanation
-    from shardcost.report.run_data import as_data
+    from shardcost.report.run import as_data, as_text, explanation
 
     finder, asked = options.OnDisk(), {**vars(given), "phase": "train"}
     needed = [option.flag for option in (TOKENS, *needed_by("train")) if not asked[option.name]]

@@ -16,7 +16,7 @@ from shardcost.machine import CATALOG, by_profile
 from shardcost.machine.libraries import profile_in
 from shardcost.report.validate import as_data, as_text, prediction_lines
 from shardcost.validate.shipped import not_in, shipped, tables_in
-from shardcost.validate.validation import Validation, validate
+from shardcost.validate.validation import validate
 
 _EXAMPLES: Final = """\
   shardcost validate --shipped
@@ -91,21 +91,18 @@ def run(given: Namespace) -> int:
     ]
     if fitted.libraries.has_tables:
         formulas = fitted._replace(libraries=fitted.libraries.without_tables())
-        results = [
-            _beside_formula(
-                each, validate(each.table, ignore_versions=given.ignore_versions, fitted=formulas)
-            )
+        alone = [
+            validate(each.table, ignore_versions=given.ignore_versions, fitted=formulas).overall
             for each in results
+        ]
+        results = [
+            replace(each, extra={**each.extra, "formula_alone": asdict(stats)})
+            for each, stats in zip(results, alone, strict=True)
         ]
     if target is not None:
         head, *lines = prediction_lines(results[0])
         write_table(Path(target), head, lines)
     return options.print_report(given, lambda: as_data(results), lambda: as_text(results))
-
-
-def _beside_formula(result: Validation, alone: Validation) -> Validation:
-    """Return a validation that states the errors of the formula alone as well."""
-    return replace(result, extra={**result.extra, "formula_alone": asdict(alone.overall)})
 
 
 def _tables_in(name: str | None) -> list[Table]:

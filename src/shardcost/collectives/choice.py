@@ -56,7 +56,7 @@ class Forced(NamedTuple):
 
     def __bool__(self) -> bool:
         """Return whether anything is forced."""
-        return bool(self.chosen)
+        return self.algorithm is not None or self.protocol is not None
 
     def __str__(self) -> str:
         """Return what is forced, as ``ring LL128``."""

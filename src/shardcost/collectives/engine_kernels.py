@@ -132,13 +132,9 @@ def limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, 
     Beyond the last limit it falls back to NCCL.
     """
     key = ("limits", engine, version)
-    if key not in group.memo:
-        group.memo[key] = _limits(engine, version, group)
-    found: Mapping[PathName, Any] = group.memo[key]
-    return found
-
-
-def _limits(engine: str, version: str | None, group: Group) -> Mapping[PathName, Any]:
+    known_limits: Mapping[PathName, Any] | None = group.memo.get(key)
+    if known_limits is not None:
+        return known_limits
     rules = engine_rules(engine, version)
     by_capability = rules["below_mib"]
     capability = group.cluster.device.compute_capability or ""
@@ -152,10 +148,11 @@ def _limits(engine: str, version: str | None, group: Group) -> Mapping[PathName,
         usable = usable & (group.ranks == 2) & (group.has_nvlink or rules["pair_over_pcie"])
     if group.cluster.device.vendor == "intel":  # the engines have no such kernels for it
         usable = usable & False
-    return {
+    group.memo[key] = upper = {
         (kernel, "direct"): choose(usable, looked_up(sizes, index) * _MIB, 0.0)
         for kernel, sizes in row.items()
     }
+    return upper
 
 
 _SMALL_BYTES: Final = 4096

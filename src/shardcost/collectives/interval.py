@@ -23,6 +23,7 @@ from shardcost.catalog.errors import (
     residuals_like,
 )
 from shardcost.checks import anywhere, is_array
+from shardcost.cluster import Tier
 from shardcost.collectives.library_time import CollectiveTime, tables_for
 from shardcost.machine.constants import Calibration, GenericLibrary, NetworkConstants
 from shardcost.machine.libraries import ENGINES, FRAMEWORKS, GENERIC, name_and_version
@@ -195,7 +196,7 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
         "standing": _standing(result.calibrations, cluster.device.architecture),
         "span": span if across else "one domain",
         "fit": _fit(result),
-        "links": kind_of_links(group.tier.kind),
+        "links": links_of(group.tier),
         "library": library,
         "mode": result.mode,
         "collective": _ALIKE.get(result.collective, result.collective),
@@ -203,9 +204,9 @@ def facts_of(result: CollectiveTime) -> dict[str, str]:
     }
 
 
-def kind_of_links(kind: str) -> str:
-    """Return what links of a kind of tier are called where rows alike are told apart."""
-    return "PCIe" if kind == "pcie" else "GPU links"
+def links_of(tier: Tier) -> str:
+    """Return what joins the devices of a tier, as groups of similar measurements call it."""
+    return "PCIe" if tier.kind == "pcie" else "GPU links"
 
 
 def _fit(result: CollectiveTime) -> str:

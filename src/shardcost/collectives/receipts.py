@@ -300,6 +300,7 @@ def _group(group: Group) -> Any:
     most = fewest = ranks if inside else _traced("ranks_per_domain", group.ranks_per_domain)
     if group.fewest_per_domain != group.ranks_per_domain:
         fewest = _traced("fewest_per_domain", group.fewest_per_domain)
+    name = "bisection" if group.tier.kind == "torus" else "link"
     return SimpleNamespace(
         cluster=group.cluster,
         ranks=ranks,
@@ -311,8 +312,10 @@ def _group(group: Group) -> Any:
         pair_bytes_per_s=_traced("pair", group.pair_bytes_per_s),
         port_bytes_per_s=_traced("port", group.port_bytes_per_s),
         domain_port_bytes_per_s=_traced("ports", group.domain_port_bytes_per_s),
-        exchange_bytes_per_s=_exchange(group),
-        torus=SimpleNamespace(hops=_hops(group)),
+        exchange_bytes_per_s=_traced(name, group.exchange_bytes_per_s),
+        torus=SimpleNamespace(
+            hops=_traced("hops", group.torus.hops) if group.tier.kind == "torus" else 0
+        ),
         has_nvlink=group.has_nvlink,
         beyond_leaf=group.beyond_leaf,
         tier=SimpleNamespace(
@@ -323,16 +326,6 @@ def _group(group: Group) -> Any:
             in_switch_reduction=tier.in_switch_reduction,
         ),
     )
-
-
-def _hops(group: Group) -> Traced | int:
-    return _traced("hops", group.torus.hops) if group.tier.kind == "torus" else 0
-
-
-def _exchange(group: Group) -> Traced:
-    """Return the rate of an all-to-all: on a torus, what the middle of the longest axis leaves."""
-    name = "bisection" if group.tier.kind == "torus" else "link"
-    return _traced(name, group.exchange_bytes_per_s)
 
 
 def _estimate(result: CollectiveTime, path: PathName, size: Traced) -> dict[str, Any]:

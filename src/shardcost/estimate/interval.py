@@ -26,7 +26,7 @@ from shardcost.catalog.errors import (
 )
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster, Device
-from shardcost.collectives.interval import CHANGED, Interval, kind_of_links
+from shardcost.collectives.interval import CHANGED, Interval, links_of
 from shardcost.dtypes import BITS
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
@@ -78,34 +78,39 @@ class Range(NamedTuple):
     """How far the prediction is from them, where it is outside, in words."""
 
 
-def ranges_of(found: Estimate) -> dict[str, Range]:
+def ranges_of(estimate: Estimate) -> dict[str, Range]:
     """Return the 90 % interval of each figure that has one, by its name.
 
     >>> from shardcost import Decode, Layout, estimate
     >>> step = Decode(batch=64, context_tokens=4096)
-    >>> found = estimate("llama3-70b", "h100_sxm", Layout(tp=8), step)
-    >>> speed = ranges_of(found)["tokens_per_s"]
-    >>> bool(speed.low < found.tokens_per_s < speed.high)
+    >>> decoding = estimate("llama3-70b", "h100_sxm", Layout(tp=8), step)
+    >>> speed = ranges_of(decoding)["tokens_per_s"]
+    >>> bool(speed.low < decoding.tokens_per_s < speed.high)
     True
     """
-    like = residuals_of(found)
-    less, more = _share_left(found, like), exp(like.high)
+    like = residuals_of(estimate)
+    less, more = _share_left(estimate, like), exp(like.high)
     ends = dict.fromkeys(_TIMES, (less, more)) | dict.fromkeys(_RATES, (1 / more, 1 / less))
     known = {
         name: Range(
-            getattr(found, name) * low,
-            getattr(found, name) * high,
+            getattr(estimate, name) * low,
+            getattr(estimate, name) * high,
             like.like,
             like.rows,
             like.distance,
         )
         for name, (low, high) in ends.items()
-        if getattr(found, name) is not None
+        if getattr(estimate, name) is not None
     }
-    known["comm_share"] = _within_one(around(found.comm_share, _residuals_of_share(found)))
-    memory = residuals_of_memory(found)
+    standing = kernel_standing(estimate.cluster, estimate.workload.part_dtype())
+    like = residuals_like(
+        "comm_fraction", standing=standing, links=links_of(estimate.cluster.tiers[0])
+    )
+    share = around(estimate.comm_share, like)
+    known["comm_share"] = share._replace(high=smallest(share.high, 1.0))
+    memory = residuals_of_memory(estimate)
     if memory is not None:
-        known["memory_bytes"] = around(found.memory_bytes, memory)
+        known["memory_bytes"] = around(estimate.memory_bytes, memory)
     return known
 
 
@@ -115,33 +120,23 @@ def around(value: Any, like: Residuals) -> Range:
     return Range(*ends, like.like, like.rows, like.distance)
 
 
-def _within_one(share: Range) -> Range:
-    return share._replace(high=smallest(share.high, 1.0))
-
-
-def _residuals_of_share(found: Estimate) -> Residuals:
-    """Return the residuals of measured shares of communication on links of the same kind."""
-    standing = kernel_standing(found.cluster, found.workload.part_dtype())
-    return residuals_like("comm_fraction", standing=standing, links=links_of(found.cluster))
-
-
 _MEASURED_PEAKS: Final = "megatron_core"
 """The framework whose peaks were measured; of another, what is allocated between steps was."""
 
 
-def residuals_of_memory(found: Estimate) -> Residuals | None:
+def residuals_of_memory(estimate: Estimate) -> Residuals | None:
     """Return the residuals of what training runs allocated; None in serving.
 
     No serving run's memory was measured: what training runs were off by says nothing of a KV cache
     and an engine's reserve.
     """
-    if not isinstance(found.workload, Train):
+    if not isinstance(estimate.workload, Train):
         return None
-    held = held_band(found.memory_bytes)
-    if found.software.name == _MEASURED_PEAKS:
-        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(found.model), held=held)
+    held = held_band(estimate.memory_bytes)
+    if estimate.software.name == _MEASURED_PEAKS:
+        like = residuals_like("memory_runs", figure=PEAK, layers=_layers(estimate.model), held=held)
     else:
-        pipeline = "several stages" if anywhere(found.layout.pp > 1) else "one stage"
+        pipeline = "several stages" if anywhere(estimate.layout.pp > 1) else "one stage"
         like = residuals_like("memory", pipeline=pipeline, held=held)
     return like._replace(like=f"{like.like} of training runs")
 
@@ -162,24 +157,24 @@ _HELD: Final = {
 }
 
 
-def interval_of(found: Estimate) -> Interval:
+def interval_of(estimate: Estimate) -> Interval:
     """Return the 90 % interval of an estimate's time; arrays where the time is one."""
-    like = residuals_of(found)
-    low, high = found.time_s * _share_left(found, like), found.time_s * exp(like.high)
+    like = residuals_of(estimate)
+    low, high = estimate.time_s * _share_left(estimate, like), estimate.time_s * exp(like.high)
     return Interval(low, high, like.like, like.rows, like.distance)
 
 
-def _share_left(found: Estimate, like: Residuals) -> Any:
+def _share_left(estimate: Estimate, like: Residuals) -> Any:
     """Return the low end of a time over the time: never less than the device's datasheet allows."""
-    return largest(exp(like.low), least_share(found))
+    return largest(exp(like.low), least_share(estimate))
 
 
-def least_share(found: Estimate) -> Any:
+def least_share(estimate: Estimate) -> Any:
     """Return what the datasheet leaves of a time at least, over the time."""
-    return smallest(1.0, bound_s(found) / found.time_s)
+    return smallest(1.0, bound_s(estimate) / estimate.time_s)
 
 
-def bound_s(found: Estimate) -> Any:
+def bound_s(estimate: Estimate) -> Any:
     """Return what no step beats: its FLOP at peak and its bytes at the memory's rate.
 
     The roofline of all GEMMs and attention of the rank that sets the pace together (Williams,
@@ -187,33 +182,31 @@ def bound_s(found: Estimate) -> Any:
     """
     from shardcost.estimate.roofline import moved_bytes
 
-    device = found.cluster.device
+    device = estimate.cluster.device
     flop_s: Any = 0.0
     moved: Any = 0.0
-    for entry in found.entries:
+    for entry in estimate.entries:
         op = entry.op
         if isinstance(op, Collective | Elementwise):
             continue
         flop_s = flop_s + entry.flops / device.peak(device.multiplied(op.dtype).product)
-        if not is_array(found.time_s):
+        if not is_array(estimate.time_s):
             moved += entry.times * moved_bytes(op)
     return largest(flop_s, moved / device.memory_bytes_per_s)
 
 
-def residuals_of(found: Estimate) -> Residuals:
+def residuals_of(estimate: Estimate) -> Residuals:
     """Return the residuals of measured runs like an estimate.
 
     Farther ones where figures of the machine were changed, where a profile predicts its own
     kernels worse, and where the generic library runs: then by its interval, as far as the time is
     communication that nothing hides.
     """
-    run = (found.model, found.cluster, found.layout, found.workload, found.software)
-    like = _at_least(_residuals_of_runs(*run), _reach_of_own_kernels(found))
-
-    def exposed() -> Any:
-        return sum(found.exposed_s.values()) / found.time_s
-
-    return _widened(like, found.cluster, found.layout, exposed)
+    run = (estimate.model, estimate.cluster, estimate.layout, estimate.workload, estimate.software)
+    like = _residuals_of_runs(*run)
+    if estimate.machine.kernels.sections:
+        like = _at_least(like, _reach_of_own_kernels(estimate))
+    return _widened(like, estimate.cluster, estimate.layout, lambda: estimate.comm_share)
 
 
 def farthest_residuals(
@@ -241,7 +234,11 @@ def _widened(
         layout: Its degrees.
         exposed: Returns the share of the time that is communication which nothing hides.
     """
-    more, generic = widening(cluster), _of_generic(cluster, layout.devices)
+    more, devices, generic = widening(cluster), layout.devices, None
+    if anywhere(devices > 1) and default_library(cluster) == GENERIC:
+        generic = residuals_like(
+            GENERIC, span=_span(cluster, devices), links=links_of(cluster.tiers[0])
+        )
     if not more and generic is None:
         return like
     low, high, distance = like.low - more, like.high + more, [like.distance]
@@ -254,19 +251,17 @@ def _widened(
     return like._replace(low=low, high=high, distance="; ".join(filter(None, distance)))
 
 
-def _reach_of_own_kernels(found: Estimate) -> Any:
-    """Return how far off a step may be by the kernels of a profile, as a logarithm; 0 without.
+def _reach_of_own_kernels(estimate: Estimate) -> Any:
+    """Return how far off a step may be by the kernels of a profile, as a logarithm.
 
     For each kernel the 90th percentile of the errors of points left out of its fit (`Fit.p90_pct`
     of a profile), by its share of the time: errors of one kernel are taken to have one sign.
     """
-    off = _errors_of_own_kernels(found.machine)
-    if not off:
-        return 0.0
+    off = _errors_of_own_kernels(estimate.machine)
     off_s: Any = 0.0
-    for entry in found.entries:
+    for entry in estimate.entries:
         off_s = off_s + off.get(_TABLES.get(type(entry.op), ""), 0.0) * entry.exposed_s
-    return log(2) * log2(1 + off_s / found.time_s)
+    return log(2) * log2(1 + off_s / estimate.time_s)
 
 
 def _errors_of_own_kernels(machine: Machine) -> dict[str, float]:
@@ -284,13 +279,6 @@ def _at_least(like: Residuals, reach: Any) -> Residuals:
     distance = "; ".join(filter(None, (like.distance, OWN_KERNELS)))
     low, high = smallest(like.low, -reach), largest(like.high, reach)
     return like._replace(low=low, high=high, distance=distance)
-
-
-def _of_generic(cluster: Cluster, devices: Any) -> Residuals | None:
-    """Return the residuals of the generic library, where it runs."""
-    if not anywhere(devices > 1) or default_library(cluster) != GENERIC:
-        return None
-    return residuals_like(GENERIC, span=_span(cluster, devices), links=links_of(cluster))
 
 
 def _residuals_of_runs(
@@ -354,7 +342,7 @@ def facts_of_inference(
     return {
         "standing": kernel_standing(machine, dtype),
         "figure": _FIGURES.get(metric, first),
-        "links": _links(machine.cluster, layout.devices),
+        "links": links_of(machine.cluster.tiers[0]) if anywhere(layout.devices > 1) else "one GPU",
         **_kinds(machine.cluster, dtype, model),
         **_ran_by(software),
     }
@@ -364,18 +352,6 @@ def _ran_by(software: str) -> dict[str, str]:
     if software == OTHER_SOFTWARE:
         return {"software": OTHER_SOFTWARE, "of": "any"}
     return {"software": "any", "of": software}
-
-
-def _links(cluster: Cluster, devices: Any) -> str:
-    """Return what joins the devices, where there are several."""
-    if not anywhere(devices > 1):
-        return "one GPU"
-    return links_of(cluster)
-
-
-def links_of(cluster: Cluster) -> str:
-    """Return what joins the devices of a domain, as groups of rows alike call it."""
-    return kind_of_links(cluster.tiers[0].kind)
 
 
 def _span(cluster: Cluster, devices: Any) -> str:

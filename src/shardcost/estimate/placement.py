@@ -32,13 +32,9 @@ def places(layout: Layout) -> dict[str, Place]:
     >>> places(Layout(tp=8, dp=4, ep=8))["ep"]  # two ranks on each of four nodes
     Place(ranks=8, stride=4)
     """
-    if "places" not in layout.memo:
-        layout.memo["places"] = _places(layout)
-    placed: dict[str, Place] = layout.memo["places"]
-    return placed
-
-
-def _places(layout: Layout) -> dict[str, Place]:
+    placed: dict[str, Place] | None = layout.memo.get("places")
+    if placed is not None:
+        return placed
     strides: dict[str, Any] = {}
     reach: Any = 1
     for name in layout.order.split("-"):
@@ -60,4 +56,5 @@ def _places(layout: Layout) -> dict[str, Place]:
         outer = strides[inner] * layout.shard_degree
         placed["dp_outer"] = Place(replicas // layout.shard_degree, outer)
         placed["dp"] = Place(layout.shard_degree, strides[inner])
+    layout.memo["places"] = placed
     return placed

@@ -10,7 +10,7 @@ from shardcost.arrays import largest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Cluster
 from shardcost.display import Displayed
-from shardcost.errors import BadValueError
+from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.ledger import Entry, Ledger, joined
 from shardcost.estimate.pieces import KIND, PassParts
 from shardcost.estimate.warnings import Caveat, caveats_of
@@ -126,12 +126,12 @@ class Estimate(Displayed):
     @cached_property
     def comm_s(self) -> Mapping[str, Any]:
         """Seconds of communication by group, hidden or not."""
-        return _summed(self._groups, self._by_group(lambda entry: entry.total_s))
+        return self._by_group("total_s")
 
     @cached_property
     def exposed_s(self) -> Mapping[str, Any]:
         """Of those, what nothing hides."""
-        return _summed(self._groups, self._by_group(lambda entry: entry.exposed_s))
+        return self._by_group("exposed_s")
 
     @property
     def hidden_s(self) -> Mapping[str, Any]:
@@ -281,13 +281,11 @@ class Estimate(Displayed):
     def _trains(self) -> bool:
         return isinstance(self.workload, Train)
 
-    @property
-    def _groups(self) -> dict[str, Any]:
-        """The groups that always have an entry in tables by group."""
-        return dict.fromkeys(("dp", "pp") if self._trains else ("pp",), 0.0)
-
-    def _by_group(self, figure: Any) -> Iterator[tuple[str, Any]]:
-        return ((entry.group, figure(entry)) for entry in self.entries if entry.group)
+    def _by_group(self, figure: str) -> dict[str, Any]:
+        """Return a figure of the entries by group; pp, and dp in training, are always there."""
+        groups = dict.fromkeys(("dp", "pp") if self._trains else ("pp",), 0.0)
+        pairs = ((entry.group, getattr(entry, figure)) for entry in self.entries if entry.group)
+        return _summed(groups, pairs)
 
     @property
     def product_dtype(self) -> str:
@@ -427,6 +425,13 @@ def footprint(
     device = machine.cluster.device
     policy = policy_with(vars(software), software.memory)
     return memory_of(model, layout, workload, device=device, software=policy, term=term)
+
+
+def check_one_layout(estimate: Estimate, to: str = "be drawn") -> None:
+    """Raise for an estimate of many layouts."""
+    if is_array(estimate.time_s):
+        rule = f"one layout, not an array of them, to {to}"
+        raise BadTypeError("layout", estimate.layout, rule)
 
 
 def _summed(start: dict[str, Any], pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from shardcost.cluster import Device
 from shardcost.dtypes import BITS
 from shardcost.estimate.pieces import KIND, PASSES
 from shardcost.estimate.price import state_sizes
-from shardcost.estimate.result import Estimate
-from shardcost.estimate.timeline.events import check_one_layout
+from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
 from shardcost.program.assemble import Layers
 from shardcost.program.operations import (

@@ -94,7 +94,11 @@ def caveats_of(estimate: Estimate) -> Iterator[Caveat]:
     for about in (_widened, _inherited, _extrapolated, _unfitted):
         for why, text, each in about(estimate):
             seconds[why, text] = seconds.get((why, text), 0.0) + each
-    known = [Caveat(*key, _most(each / estimate.time_s)) for key, each in seconds.items()]
+    known = []
+    for key, each in seconds.items():
+        share = each / estimate.time_s
+        most = share.max() if is_array(share) else share
+        known.append(Caveat(*key, float(min(1.0, most))))
     yield from sorted(known, key=lambda caveat: -round(caveat.share, 6))
 
 
@@ -132,10 +136,6 @@ def _sequence_tokens(work: Workload) -> Any:
 def _judged_vendors() -> set[str]:
     """Return the vendors of which the catalog says what runs; of others nobody knows."""
     return {vendor for name in names("software") for vendor in software_named(name).vendors}
-
-
-def _most(share: Any) -> float:
-    return float(min(1.0, share.max() if is_array(share) else share))
 
 
 def _unfitted(estimate: Estimate) -> Iterator[_About]:

@@ -246,9 +246,11 @@ class _Window:
             except RecursionError:
                 self._too_deep()
             except JSONDecodeError as error:
-                if self._may_go_on(error) and self._more():
+                if (
+                    (error.pos >= len(self.text) - _NEAR_END) or error.msg.startswith(_UNTERMINATED)
+                ) and self._more():
                     continue
-                if self._is_cut(error):
+                if error.pos >= len(self.text) or error.msg.startswith(_UNTERMINATED):
                     raise _CutError from None
                 raise _BrokenError(error.msg) from None
             except ValueError as error:
@@ -316,15 +318,6 @@ class _Window:
                 self.at = len(self.text)
                 return False
 
-    def _may_go_on(self, error: JSONDecodeError) -> bool:
-        """Return whether an error may be only that the window ends."""
-        near = error.pos >= len(self.text) - _NEAR_END
-        return near or error.msg.startswith(_UNTERMINATED)
-
-    def _is_cut(self, error: JSONDecodeError) -> bool:
-        """Return whether an error is that the text ends."""
-        return error.pos >= len(self.text) or error.msg.startswith(_UNTERMINATED)
-
     def _more(self) -> bool:
         """Read on, at least as much as is left; return whether there was anything."""
         if self._ended:
@@ -337,19 +330,16 @@ class _Window:
         read: list[str] = []
         room = max(len(left), 1)
         while room > 0 and not self._ended:
-            read.append(self._next())
+            try:
+                chunk = next(self._chunks, None)
+            except CutOffError as error:
+                self.damage, chunk = error.reason, None
+            self._ended = chunk is None
+            self._bytes += len(chunk or b"")
+            read.append(self._decode(chunk or b"", self._ended))
             room -= len(read[-1])
         self.text = "".join([left, *read])
         return len(self.text) > len(left)
-
-    def _next(self) -> str:
-        try:
-            chunk = next(self._chunks, None)
-        except CutOffError as error:
-            self.damage, chunk = error.reason, None
-        self._ended = chunk is None
-        self._bytes += len(chunk or b"")
-        return self._decode(chunk or b"", self._ended)
 
     def _check(self, left: str) -> None:
         """Raise if one value is too long to be held, or has too many parts."""

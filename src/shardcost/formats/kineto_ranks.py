@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardcost.formats.kineto import Calls, RankTrace, Trace
+from shardcost.formats.kineto import RankTrace, Trace
 from shardcost.formats.kineto_names import Kind, Whole
 from shardcost.formats.reading import LEAST_US, Point, Run
 from shardcost.formats.time_sets import Floats
@@ -95,10 +95,14 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
         hash((kind.collective, kind.group, -1 if _matchable(kind) else number)) for kind in here
     ]
     matched = np.array(keys, dtype=np.int64)[which]
+    # The numbers of calls, counted by start where the trace has none.
+    order = np.lexsort((calls.start_s, matched))
+    counted = np.empty(len(order), dtype=np.int64)
+    counted[order] = _place_in_run(matched[order])
     return [
         own[which],
         matched,
-        _sequence(calls, matched),
+        np.where(calls.seq >= 0, calls.seq, counted),
         np.full(len(calls.kind), number, dtype=np.int64),
         calls.size_bytes,
         calls.start_s,
@@ -109,14 +113,6 @@ def _columns(number: int, rank: RankTrace, kinds: dict[Kind, int]) -> list[NDArr
 def _matchable(kind: Kind) -> bool:
     """Return whether calls of one kind can be found on several ranks."""
     return kind.collective != _UNMATCHED and bool(kind.group.name or kind.group.ranks)
-
-
-def _sequence(calls: Calls, matched: Whole) -> Whole:
-    """Return the numbers of calls, counted by start where the trace has none."""
-    order = np.lexsort((calls.start_s, matched))
-    counted = np.empty(len(order), dtype=np.int64)
-    counted[order] = _place_in_run(matched[order])
-    return np.where(calls.seq >= 0, calls.seq, counted)
 
 
 def _numbered(matched: Whole, seq: Whole, rank: Whole, start: Floats) -> Whole:

@@ -296,6 +296,14 @@ def _run(draft: _Draft, log: _Log) -> Run:
     listed = log.listed(draft)
     device = listed.device
     collective, num_gpus, complete, notes = _question(draft, log)
+    remarks = []
+    if listed.groups > 1:
+        remarks.append(f"{listed.groups} groups ran side by side; bandwidths are of one of them")
+    wrong = sum(is_number(half.wrong) and float(half.wrong) > 0 for half in draft.halves)
+    if wrong:
+        remarks.append(f"{wrong} of {len(draft.halves)} times are of wrong results")
+    if draft.blocking:
+        remarks.append("each call was waited for, so times include the host's")
     return Run(
         collective=collective,
         num_gpus=num_gpus,
@@ -310,7 +318,7 @@ def _run(draft: _Draft, log: _Log) -> Run:
             )
             for half in draft.halves
         ),
-        notes=(*notes, *_remarks(draft, listed.groups)),
+        notes=(*notes, *remarks),
     )
 
 
@@ -372,19 +380,6 @@ def _how_many(allowed: tuple[int, int], inferred: int, stated: int) -> str:
         choice = "" if fewest == most else f"; {inferred} is taken"
         return f"the number of GPUs follows from busbw / algbw: {bounds}{but}{choice}"
     return f"the number of GPUs is not told; busbw / algbw allows {bounds}{but}"
-
-
-def _remarks(draft: _Draft, groups: int) -> list[str]:
-    """Return the caveat on a table that shows one of several groups."""
-    remarks = []
-    if groups > 1:
-        remarks.append(f"{groups} groups ran side by side; bandwidths are of one of them")
-    wrong = sum(is_number(half.wrong) and float(half.wrong) > 0 for half in draft.halves)
-    if wrong:
-        remarks.append(f"{wrong} of {len(draft.halves)} times are of wrong results")
-    if draft.blocking:
-        remarks.append("each call was waited for, so times include the host's")
-    return remarks
 
 
 def dtype_of(name: str) -> str:

@@ -188,20 +188,7 @@ def _rules(text: str, file: str) -> TunerFile:
     if not rules:
         raise FormatError(file, "holds no rule of NCCL's tuner plugin")
     _pass_over_beyond(text, passed_over)
-    return TunerFile(
-        file=file,
-        kind=RULES,
-        unread=passed_over.unread(),
-        notes=_never_matching(rules),
-        rules=tuple(rules),
-    )
-
-
-def _never_matching(rules: Sequence[TunerRule]) -> tuple[str, ...]:
-    """Return in words how many rules have one before them that covers their sizes and group.
-
-    Only rules for the same collective and group are compared, and each with the first few.
-    """
+    # Of rules that match, the first is applied: one after it for the same groups and sizes is dead.
     ranges: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     count = 0
     for rule in rules:
@@ -212,7 +199,13 @@ def _never_matching(rules: Sequence[TunerRule]) -> tuple[str, ...]:
         elif len(before) < _MOST_COMPARED:
             before.append((rule.min_bytes, rule.max_bytes))
     words = f"{count} of the rules never match: one before them covers the same groups and sizes"
-    return (words,) if count else ()
+    return TunerFile(
+        file=file,
+        kind=RULES,
+        unread=passed_over.unread(),
+        notes=(words,) if count else (),
+        rules=tuple(rules),
+    )
 
 
 def _rule(cells: Sequence[str]) -> TunerRule:

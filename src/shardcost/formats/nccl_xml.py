@@ -302,7 +302,12 @@ def _descend(above: _Element, place: Place, parts: _Parts) -> None:
         if element.tag == "pci":
             _pci(element, place, parts)
         elif element.tag == "nic":
-            _nic(element, above, place, parts)
+            for net in element.children:
+                if net.tag in {"net", "gin"}:
+                    if net.tag == "net":
+                        parts.nics.append(_port(net, above, place, parts))
+                else:
+                    parts.passed_over.add(net.line, f"<{net.tag[:40]}> is not known")
         elif element.tag == "gpu":
             parts.gpus.append(_gpu(element, above, place, parts))
         else:
@@ -367,15 +372,6 @@ def _pci_rate(pci: _Element, parts: _Parts) -> float | None:
         return None
     encoded = 128 / 130 if transfers >= 8 else 8 / 10
     return transfers * GIGA * width * encoded / 8
-
-
-def _nic(element: _Element, pci: _Element, place: Place, parts: _Parts) -> None:
-    for net in element.children:
-        if net.tag in {"net", "gin"}:
-            if net.tag == "net":
-                parts.nics.append(_port(net, pci, place, parts))
-        else:
-            parts.passed_over.add(net.line, f"<{net.tag[:40]}> is not known")
 
 
 def _port(net: _Element, pci: _Element, place: Place, parts: _Parts) -> TopologyNic:

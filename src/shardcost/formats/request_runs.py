@@ -45,7 +45,17 @@ def by_request(runs: Table, folder: Path) -> Table:
         folder: Where the files of its runs are.
     """
     names = runs.columns["run"]
-    _check_names(names, folder)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            rule = "letters, digits, _, -, + and dots: its requests are in a file of its name"
+            raise FormatError(str(folder), f"has a run {shown(name)}, which must be of {rule}")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise FormatError(str(folder), f"has the run {shown(twice[0])} twice")
+    missing = [f"{name}.csv" for name in names if not is_file(folder / f"{name}.csv")]
+    if missing:
+        named = ", ".join(missing[:_SHOWN]) + ", …" * (len(missing) > _SHOWN)
+        raise FormatError(str(folder), f"lacks the requests of runs: {named}")
     beside = [name for name in dict.fromkeys((*runs.columns, "dataset")) if name not in _OWN]
     columns: dict[str, list[str]] = {name: [] for name in (*beside, *_OWN)}
     origins: list[int] = []
@@ -70,21 +80,6 @@ def files_of(table: Table) -> list[Path]:
     folder = table.path.parent if table.path.name == RUNS else table.path
     names = dict.fromkeys(table.columns["run"])
     return [folder / RUNS, *(folder / f"{name}.csv" for name in names)]
-
-
-def _check_names(names: list[str], folder: Path) -> None:
-    """Raise where runs cannot be told apart or have no file in the folder."""
-    for name in names:
-        if not _NAME.fullmatch(name):
-            rule = "letters, digits, _, -, + and dots: its requests are in a file of its name"
-            raise FormatError(str(folder), f"has a run {shown(name)}, which must be of {rule}")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise FormatError(str(folder), f"has the run {shown(twice[0])} twice")
-    missing = [f"{name}.csv" for name in names if not is_file(folder / f"{name}.csv")]
-    if missing:
-        named = ", ".join(missing[:_SHOWN]) + ", …" * (len(missing) > _SHOWN)
-        raise FormatError(str(folder), f"lacks the requests of runs: {named}")
 
 
 def _requests(path: Path) -> list[dict[str, str]]:

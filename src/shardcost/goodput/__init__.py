@@ -3,8 +3,8 @@
 ::
 
     checkpoints   closed forms: expected time with failures, the interval that loses least
-    published     what fleets have published: failure rates, storage
-    run           `training_run`: days, GPU-hours, money and energy of an estimate's step
+    run           `training_run`: days, GPU-hours, money and energy of an estimate's step;
+                  `published`: failure rates and storage of fleets, its defaults
 """
 
 from shardcost.goodput.run import TrainingRun, training_run

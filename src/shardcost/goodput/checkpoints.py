@@ -24,7 +24,6 @@ from typing import Any, Final
 
 from shardcost.arrays import exp, expm1, sqrt
 
-YOUNG: Final = "Young 1974, CACM 17(9)"
 DALY: Final = "Daly 2006, Future Generation Computer Systems 22(3)"
 _MOST: Final = 700.0
 """Above it, an exponential is no finite number."""

@@ -1,7 +1,8 @@
 """A whole training run from one step: `training_run` and its result, `TrainingRun`.
 
 Tokens make steps, steps make time; failures and checkpoints (`shardcost.goodput.checkpoints`) make
-it longer. Everything else is that time: GPU-hours, money, energy.
+it longer. Everything else is that time: GPU-hours, money, energy. What operators have published
+about failures, restarts and storage is data of ``catalog/tuner/failures.toml``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from math import ceil, exp, hypot, inf, log
 from typing import Any, Final
 
 from shardcost.arrays import largest, smallest
+from shardcost.catalog import tuner_table
 from shardcost.checks import is_array
 from shardcost.display import Displayed
 from shardcost.errors import BadTypeError, BadValueError
 from shardcost.estimate.price import host_copy_s
 from shardcost.estimate.result import Estimate
 from shardcost.goodput.checkpoints import DALY, cycle_s, daly_interval_s, restart_share
-from shardcost.goodput.published import Published, published
 from shardcost.memory import checkpoint_bytes
 from shardcost.receipt import Receipt
 from shardcost.records import NamedTuple, dataclass
@@ -27,6 +28,53 @@ from shardcost.scalars import positive_number
 from shardcost.traced import Naming, named, receipt, step, unnamed
 from shardcost.units import format_count, format_percent, format_time
 from shardcost.workload import Train
+
+_DAY_S: Final = 86_400.0
+
+
+class Stated(NamedTuple):
+    """A figure with the range that others have, and who states it."""
+
+    value: float
+    low: float
+    high: float
+    name: str
+    """Whose it is, in a few words."""
+    source: str
+
+
+class Published(NamedTuple):
+    """The figures of `shardcost.resilience.Resilience` that a run takes where none are given."""
+
+    gpu_mtbf_s: Stated
+    restart_s: Stated
+    checkpoint_bytes_per_s: Stated
+    """For each device."""
+
+
+def published() -> Published:
+    """Return the published figures.
+
+    >>> round(published().gpu_mtbf_s.value / 3600)
+    50677
+    """
+    table = tuner_table("failures")
+    fleets = table["fleet"]
+    mtbf = [each["gpu_days"] * _DAY_S / each["failures"] for each in fleets]
+    restart, storage = table["restart"], table["storage"]
+    per_gpu = storage["bytes_per_s"] / storage["gpus"]
+    return Published(
+        Stated(mtbf[0], min(mtbf), max(mtbf), fleets[0]["name"], fleets[0]["source"]),
+        Stated(
+            float(restart["seconds"]),
+            float(restart["low_seconds"]),
+            float(restart["high_seconds"]),
+            restart["name"],
+            restart["source"],
+        ),
+        Stated(per_gpu, per_gpu, per_gpu, storage["name"], storage["source"]),
+    )
+
 
 HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S

@@ -142,6 +142,13 @@ def inspected(traces: Sequence[Trace], cluster: Cluster | None = None) -> TraceF
     said = [note for trace in traces for note in trace.notes]
     if len(calls.ranks) == 1 and groups:
         said.append("times of collectives include waiting: give the traces of several ranks")
+    span = times["span_s"]
+    costs = [
+        ("idle", "idle gaps", times["idle_s"], _ADVICE["idle"]),
+        ("copies", "copies", times["copies_s"], _ADVICE["copies"]),
+        *(cost for group in groups for cost in _costs_of(group)),
+    ]
+    worst = sorted(costs, key=lambda entry: -entry[2])[:TOP]
     return TraceFindings(
         traces=tuple(traces),
         ranks=tuple(rank.rank for rank in calls.ranks),
@@ -150,7 +157,11 @@ def inspected(traces: Sequence[Trace], cluster: Cluster | None = None) -> TraceF
         groups=groups,
         runs=runs,
         kernels=calls.ranks[0].kernels if calls.ranks else (),
-        top=_top(times, groups),
+        top=tuple(
+            Cost(what, subject, seconds, seconds / span, advice)
+            for what, subject, seconds, advice in worst
+            if seconds > _NEGLIGIBLE * span
+        ),
         notes=tuple(dict.fromkeys([*said, *notes])),
     )
 
@@ -248,22 +259,6 @@ def _predicted(
         return times_s(result, single_process=False)[which], ""
     except ShardcostError as error:
         return None, f"{shape.collective} over {shape.ranks} ranks is not predicted: {error}"
-
-
-def _top(times: dict[str, float], groups: Sequence[GroupFindings]) -> tuple[Cost, ...]:
-    """Return what costs most. Costs do not overlap, but where collectives run side by side."""
-    span = times["span_s"]
-    costs = [
-        ("idle", "idle gaps", times["idle_s"], _ADVICE["idle"]),
-        ("copies", "copies", times["copies_s"], _ADVICE["copies"]),
-        *(cost for group in groups for cost in _costs_of(group)),
-    ]
-    worst = sorted(costs, key=lambda entry: -entry[2])[:TOP]
-    return tuple(
-        Cost(what, subject, seconds, seconds / span, advice)
-        for what, subject, seconds, advice in worst
-        if seconds > _NEGLIGIBLE * span
-    )
 
 
 def _costs_of(group: GroupFindings) -> Iterator[tuple[str, str, float, str]]:

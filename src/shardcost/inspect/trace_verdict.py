@@ -65,7 +65,7 @@ def _exposed(findings: TraceFindings, estimate: Estimate | None) -> Iterator[Nam
     """Yield that more is exposed than the layout should show."""
     if estimate is None or not findings.span_s:
         return
-    expected = float(sum(estimate.exposed_s.values()) / estimate.time_s)
+    expected = float(estimate.comm_share)
     most = min(1.0, max(expected, _LEAST_SHARE) * exp(residuals_like("comm_fraction").high))
     measured = findings.exposed_s / findings.span_s
     if measured > most:

@@ -162,8 +162,11 @@ def judged(findings: Sequence[RunFindings]) -> Verdict:
     """Return whether the curves of a file are as they should be, and what they look like if not."""
     series = [each for each in map(_series, findings) if each is not None]
     if not series:
-        return Verdict(verdict=UNKNOWN, reason=_why_unknown(findings))
-    series = _thinned(series)
+        reasons = dict.fromkeys(each.not_predicted for each in findings if each.not_predicted)
+        return Verdict(verdict=UNKNOWN, reason=next(iter(reasons), "all rows are doubted"))
+    picked = [series[k] for k in _evenly(len(series), _MOST_CURVES)]
+    room = _MOST_POINTS // len(picked)
+    series = [_part(each, _evenly(len(each.points), room)) for each in picked]
     errors = tuner_table("causes")["errors"]
     residual, centre = _joined(series, "residual"), _joined(series, "centre")
     prior = _prior_covariance(series, errors)
@@ -199,11 +202,6 @@ def judged(findings: Sequence[RunFindings]) -> Verdict:
     )
 
 
-def _why_unknown(findings: Sequence[RunFindings]) -> str:
-    reasons = dict.fromkeys(each.not_predicted for each in findings if each.not_predicted)
-    return next(iter(reasons), "all rows are doubted")
-
-
 def _series(findings: RunFindings) -> _Series | None:
     """Return what of a run is compared; None where nothing was predicted."""
     if findings.curve is None:
@@ -237,13 +235,6 @@ def _series(findings: RunFindings) -> _Series | None:
     curve = replace(findings.curve, size_bytes=size)
     log_size = np.log2(size)
     return _Series(findings, curve, points, doubts, len(main), log_size, residual, centre, spread)
-
-
-def _thinned(series: Sequence[_Series]) -> list[_Series]:
-    """Return as many curves, and of each as many sizes, as one comparison has room for."""
-    picked = [series[k] for k in _evenly(len(series), _MOST_CURVES)]
-    room = _MOST_POINTS // len(picked)
-    return [_part(each, _evenly(len(each.points), room)) for each in picked]
 
 
 def _evenly(count: int, most: int) -> list[int]:
@@ -393,24 +384,20 @@ def _named(
         )
         said |= {best.cause.key, *(other.key for other in alike)}
         together = _log_sum([score, *(by_cause[other.key][0] for other in alike)])
+        # The measurement that says most for a cause, beside both predictions.
+        place = int(np.argmax(np.abs(best.change)))
+        rows = [(rated, each) for each in series for rated in each.points]
+        rated, whose = rows[place]
         yield Named(
             best.cause,
             best.severity if best.cause.unit else None,
             exp(together - total),
-            _evidence(series, best),
+            _beside(rated, (rated.predicted_s or 0.0) * exp(best.change[place]), whose),
             alike,
         )
         count += 1
         if count == _MOST_NAMED:
             return
-
-
-def _evidence(series: Sequence[_Series], best: _Alternative) -> str:
-    """Return the measurement that says most for a cause, beside both predictions."""
-    place = int(np.argmax(np.abs(best.change)))
-    rows = [(rated, each) for each in series for rated in each.points]
-    rated, whose = rows[place]
-    return _beside(rated, (rated.predicted_s or 0.0) * exp(best.change[place]), whose)
 
 
 def _beside(rated: RatedPoint, explained_s: float, series: _Series) -> str:

@@ -15,9 +15,8 @@ from shardcost import catalog
 from shardcost.catalog.figures import Unchanged, unchanged_of
 from shardcost.cluster import Cluster, Device
 from shardcost.errors import BadTypeError, BadValueError
-from shardcost.machine.constants import Calibration, NetworkConstants
+from shardcost.machine.constants import Calibration, Jitter, NetworkConstants, catalog_jitter
 from shardcost.machine.dispatch import CATALOG_DISPATCH, DispatchTables, Kernel, Resolved
-from shardcost.machine.jitter import Jitter, catalog_jitter
 from shardcost.machine.kernels import (
     CATALOG_KERNELS,
     KernelConstants,
@@ -32,6 +31,7 @@ from shardcost.machine.libraries import (
     Libraries,
     default_library,
     generation,
+    of_generation,
     on_this_datasheet,
     profile_calibrations,
 )
@@ -129,12 +129,9 @@ class Machine:
         """Return the constants of a collective library, with the version of an engine if given."""
         key = ("library", name, version)
         if key not in self.memo:
-            own = [each for each in self.own if each.library == name]
-            since = generation(name, version) if own and name in ENGINES else "0"
-            exact = [each for each in own if each.since == since]
-            self.memo[key] = next(iter(exact or own), None) or self.libraries.library(
-                self.cluster, name, version
-            )
+            since = generation(name, version) if self.own and name in ENGINES else "0"
+            own = of_generation(self.own, name, since)
+            self.memo[key] = own or self.libraries.library(self.cluster, name, version)
         calibration: Calibration = self.memo[key]
         return calibration
 
@@ -238,7 +235,11 @@ def _machine_of(
     device = replace(device, boost_clock_hz=device.boost_clock_hz or clock)
     like = replace(like, boost_clock_hz=clock)
     constants = KernelConstants(device, like, kernels, timed_with=timed_with, tables=fitted.kernels)
-    given = profile_sections(cluster) or dict(fitted.kernels.given.get(cluster.system, {}))
+    own: tuple[Calibration, ...] = ()
+    given = dict(fitted.kernels.given.get(cluster.system, {}))
+    if cluster.profile:
+        own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
+        given = profile_sections(cluster) or given
     if cluster.based_on and timed_with not in {None, _TORCH}:
         # Engines have attention kernels of their own; torch's say nothing of those.
         given = {
@@ -250,7 +251,6 @@ def _machine_of(
         # What was measured in 16 bits stands in for nothing that the catalog has in 8.
         given["gemm", "fp8"] = constants.section("gemm", "fp8", "bf16")
     constants = replace(constants, sections=given)
-    own = tuple(on_this_datasheet(each, cluster) for each in profile_calibrations(cluster))
     return Machine(cluster, constants, fitted.libraries, library, own, fitted.dispatch)
 
 

@@ -2,7 +2,8 @@
 
 One `Calibration` is a library on a system (or a network): constants of one of three kinds, and the
 measurements behind them. Files of the catalog (``catalog/collectives/``) and profiles of users hold
-them in microseconds and GB/s; here they are seconds and bytes per second.
+them in microseconds and GB/s; here they are seconds and bytes per second. `Jitter` says how nodes,
+steps and delays scatter (``catalog/tuner/jitter.toml``); its formulas are in `shardcost.jitter`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final, TypeAlias
 
+from shardcost import catalog
 from shardcost.checks import Noun, Quantity, anywhere, instance, noun, one_of, positive, text, whole
 from shardcost.cluster import Source
 from shardcost.errors import BadValueError, FormatError, ShardcostError, shown
@@ -340,7 +342,8 @@ def _entry(entry: dict[str, Any], file: str) -> Calibration:
             if type(value) is int and not _is_figure(value):
                 raise BadValueError(f"{name} of the fit", value, "below 10^19")
         library = entry.pop("name")
-        entry["residuals"] = tables_of(entry.pop("residual", []))
+        if "residual" in entry:
+            entry["residuals"] = tables_of(entry.pop("residual"))
         return Calibration(library=library, constants=constants, fit=Fit(**fit), **entry)
     except KeyError as error:
         raise FormatError(file, f"{str(error.args[0])[:60]} is missing") from None
@@ -410,3 +413,38 @@ def stated(constants: Any) -> dict[str, float]:
     """Return the constants that a library has on its system, by name."""
     values = {each.name: getattr(constants, each.name) for each in fields(constants)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+@noun
+class Jitter(Noun):
+    """How nodes, steps and delays of a network scatter, as shares of their mean or median."""
+
+    node_spread: Quantity = positive()
+    """Standard deviation of the time that nodes take for the same work."""
+    step_scatter: Quantity = positive()
+    """Standard deviation of the steps of a run."""
+    tail: Quantity = positive()
+    """What delays add to the 99th percentile of a small all-reduce, for one node."""
+    tail_index: Quantity = positive()
+    """Exponent of the power law of delays."""
+    half_bytes: Quantity = positive()
+    """The size of an array from which on delays are less than half of that."""
+    nodes_source: str = text()
+    steps_source: str = text()
+    delays_source: str = text()
+
+
+def catalog_jitter() -> Jitter:
+    """Return the constants of the catalog."""
+    table = catalog.tuner_table("jitter")
+    nodes, steps, delays = (table[name] for name in ("nodes", "steps", "all_reduce"))
+    return Jitter(
+        node_spread=nodes["node_spread"],
+        step_scatter=steps["step_scatter"],
+        tail=delays["tail"],
+        tail_index=delays["tail_index"],
+        half_bytes=delays["half_bytes"],
+        nodes_source=nodes["fit"]["source"],
+        steps_source=steps["fit"]["source"],
+        delays_source=delays["fit"]["source"],
+    )

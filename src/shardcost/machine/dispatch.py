@@ -225,7 +225,11 @@ class DispatchTables:
 
     def resolved(self, cluster: Cluster, kernel: Kernel, phase: str) -> Resolved:
         """Return the constants of one phase of a kernel on a cluster."""
-        for name in (kernel.name, *_relatives(kernel)):
+        # Where a kernel was not measured its relatives stand in, the nearest first.
+        family = [
+            each.name for each in kernels().values() if each.low_latency == kernel.low_latency
+        ]
+        for name in dict.fromkeys((kernel.name, *kernel.relatives, *family, *kernels())):
             own = [each for each in self.every if (each.kernel, each.phase) == (name, phase)]
             if own:
                 found = _resolved(cluster, kernel, phase, own)
@@ -268,12 +272,6 @@ def catalog_entries() -> tuple[Entry, ...]:
                 fit = DispatchFit(**about)
                 entries.append(Entry(system, kernel, phase, DispatchConstants(**constants), fit))
     return tuple(entries)
-
-
-def _relatives(kernel: Kernel) -> list[str]:
-    """Return the kernels whose constants may stand in, the nearest first; then the whole family."""
-    family = [each.name for each in kernels().values() if each.low_latency == kernel.low_latency]
-    return list(dict.fromkeys((*kernel.relatives, *family, *kernels())))
 
 
 def _resolved(cluster: Cluster, kernel: Kernel, phase: str, known: Sequence[Entry]) -> Resolved:

@@ -209,7 +209,8 @@ class KernelConstants:
             names = gemm_sections(product)[BITS[product] < _TUNED and self.autotuned :]
             wide = BITS[product] >= _WIDE
             found = self.section("gemm", *names) if wide else self._resolved("gemm", names)
-            self.memo[key] = self._fed(found, product)
+            inherited = found.inherited_from is not None
+            self.memo[key] = self._fed(found, product) if inherited else found
         resolved: Section = self.memo[key]
         return resolved
 
@@ -219,8 +220,6 @@ class KernelConstants:
         Where the measured device's power limited its benchmark as well, a device with more of it
         reaches more of the peak.
         """
-        if section.inherited_from is None:
-            return section
         limited = self.section("gemm", "sustained")
         same = limited.system == section.system
         if not (same and section.name in limited.constants["burst_limited"]):
@@ -240,7 +239,8 @@ class KernelConstants:
         key = ("sustained", product)
         if key not in self.memo:
             section = self.section("gemm", "sustained")
-            share = _of_format(section.constants, product)
+            names = (f"{name}_share" for name in gemm_sections(product))
+            share = section.constants[next(name for name in names if name in section.constants)]
             watts = (self.device.power_w or 1) / (self.like.power_w or 1)
             exponent = catalog.tuner_table("gemm")["power"]["exponent"]
             self.memo[key] = share * self.fed_more(section, product) * watts**exponent
@@ -252,9 +252,20 @@ class KernelConstants:
         Between devices with the same tensor cores an operation takes the same energy at the same
         clock, so the rate grows with a power of the watts per peak operation. Tensor cores of
         another architecture, or with more operations per SM, are not taken to need more energy.
+        1 where a datasheet does not state the power.
         """
-        measured = catalog.cluster_named(section.system).device
-        return _fed_more(self.like, measured, product)
+        own, measured = self.like, catalog.cluster_named(section.system).device
+        stated = own.power_w is not None and measured.power_w is not None
+        if not stated or product not in measured.peak_flop_per_s:
+            return 1.0
+        power = catalog.tuner_table("gemm")["power"]
+        peaks = own.peak(product), measured.peak(product)
+        boards = [power["of_gpu_w"].get(each.name, each.power_w) for each in (own, measured)]
+        watts = (boards[0] / peaks[0]) / (boards[1] / peaks[1])
+        wider = (peaks[0] / own.sms) / (peaks[1] / measured.sms) > power["same_cores"]
+        if wider or own.architecture != measured.architecture:
+            watts = max(1.0, watts)
+        return watts ** power["exponent"]
 
     def _resolved(
         self, table: KernelTable, names: tuple[str, ...], own_names: tuple[str, ...] = ()
@@ -268,7 +279,7 @@ class KernelConstants:
             nearest.sort(key=lambda each: not self._is_timed(each[0], each[1], names))
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
-            if name and _architecture(system) == self.like.architecture:
+            if name and catalog.cluster_named(system).device.architecture == self.like.architecture:
                 return section_of(system, name, content, self.like)
         for system, content in nearest:
             name = next((name for name in names if name in content), "")
@@ -294,7 +305,8 @@ def section_of(system: str, name: str, content: Mapping[str, Any], device: Devic
     """Return one section of a system's file, as it holds for a device."""
     constants = dict(content[name])
     fit = Fit(**constants.pop("fit"))
-    return Section(system, name, constants, fit, None if _is_device(system, device) else system)
+    own = catalog.cluster_named(system).device.name == device.name
+    return Section(system, name, constants, fit, None if own else system)
 
 
 def stated_clock_hz(device: Device) -> Any:
@@ -313,7 +325,14 @@ def clock_hz(device: Device) -> Any:
     if device.boost_clock_hz is not None or _COMMON not in device.peak_flop_per_s:
         return stated_clock_hz(device)
     peak = device.peak(_COMMON) / device.sms
-    relatives = _clocks(device.architecture)
+    # Peaks of an SM and boost clocks of the catalog's devices of the architecture.
+    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
+    devices = [each.device for each in clusters if each.device.architecture == device.architecture]
+    relatives = tuple(
+        (float(each.peak(_COMMON) / each.sms), float(each.boost_clock_hz))
+        for each in devices
+        if each.boost_clock_hz is not None and _COMMON in each.peak_flop_per_s
+    )
     if is_array(peak) or not relatives:
         return stated_clock_hz(device)
     ratio, clock = min(
@@ -321,17 +340,6 @@ def clock_hz(device: Device) -> Any:
     )
     same = catalog.tuner_table("gemm")["power"]["same_cores"]
     return clock * ratio if 1 / same <= ratio <= same else clock
-
-
-def _clocks(architecture: str) -> tuple[tuple[float, float], ...]:
-    """Return the peak of an SM and the boost clock of the catalog's devices of an architecture."""
-    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
-    devices = [each.device for each in clusters if each.device.architecture == architecture]
-    return tuple(
-        (float(each.peak(_COMMON) / each.sms), float(each.boost_clock_hz))
-        for each in devices
-        if each.boost_clock_hz is not None and _COMMON in each.peak_flop_per_s
-    )
 
 
 def clock_ratio(section: Section, device: Device) -> Any:
@@ -358,30 +366,6 @@ def gemm_sections(dtype: str) -> tuple[str, ...]:
     return (name, *sections) if name == _TENSOR_FLOAT else sections
 
 
-def _architecture(system: str) -> str | None:
-    return catalog.cluster_named(system).device.architecture
-
-
-def _of_format(stated: Mapping[str, Any], product: str) -> Any:
-    """Return the share that is stated for a format, else for the next wider one that has one."""
-    names = (f"{name}_share" for name in gemm_sections(product))
-    return stated[next(name for name in names if name in stated)]
-
-
-def _fed_more(one: Device, other: Device, product: str) -> Any:
-    """Return what `KernelConstants.fed_more` does; 1 where a datasheet does not say."""
-    if one.power_w is None or other.power_w is None or product not in other.peak_flop_per_s:
-        return 1.0
-    power = catalog.tuner_table("gemm")["power"]
-    peaks = one.peak(product), other.peak(product)
-    boards = [power["of_gpu_w"].get(each.name, each.power_w) for each in (one, other)]
-    watts = (boards[0] / peaks[0]) / (boards[1] / peaks[1])
-    wider = (peaks[0] / one.sms) / (peaks[1] / other.sms) > power["same_cores"]
-    if wider or one.architecture != other.architecture:
-        watts = max(1.0, watts)
-    return watts ** power["exponent"]
-
-
 def dominates(one: Device, other: Device) -> bool:
     """Return whether a device has at least as much of everything as another of its architecture."""
     alike = one.architecture == other.architecture and one.name != other.name
@@ -402,10 +386,6 @@ def has_no_less(one: Device, other: Device) -> bool:
     pairs += [(one.memory_bytes_per_s, other.memory_bytes_per_s)]
     pairs += [(clock_hz(one), clock_hz(other)), (one.power_w or 0, other.power_w or 0)]
     return not any(anywhere(mine < theirs) for mine, theirs in pairs)
-
-
-def _is_device(system: str, device: Device) -> bool:
-    return catalog.cluster_named(system).device.name == device.name
 
 
 def is_systolic(device: Device) -> bool:

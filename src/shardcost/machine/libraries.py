@@ -131,14 +131,15 @@ class Libraries:
         """Return whether a library's time can be predicted on a cluster."""
         if library == GENERIC:
             return True
-        return self._own(cluster, library) is not None or bool(self.donors(cluster, library))
+        own = of_generation(self.on(cluster.system), library)
+        return own is not None or bool(self.donors(cluster, library))
 
     def library(self, cluster: Cluster, library: str, version: str | None = None) -> Calibration:
         """Return the constants of a library on a cluster: its own, else its family's."""
         if library == GENERIC:
             return generic_library()
         since = generation(library, version) if library in ENGINES else "0"
-        own = self._own(cluster, library, since)
+        own = of_generation(self.on(cluster.system), library, since)
         if own is not None:
             return on_this_datasheet(own, cluster)
         donors = self.donors(cluster, library, since)
@@ -186,20 +187,14 @@ class Libraries:
             inherited_from=tuple(one.system for one in nearest),
         )
 
-    def _own(self, cluster: Cluster, library: str, since: str = "0") -> Calibration | None:
-        """Return the constants measured on a system, of the library's generation or another."""
-        own = [each for each in self.on(cluster.system) if each.library == library]
-        same_age = [each for each in own if each.since == since]
-        return next(iter(same_age or own), None)
-
     def donors(self, cluster: Cluster, library: str, since: str = "0") -> list[Calibration]:
         """Return the calibrations of a cluster's family: same links, same architecture if any."""
         family = []
         for name in sorted({each.system for each in self.every if each.library == library}):
             other = catalog.cluster_named(name)
-            own = self._own(other, library, since)
+            own = of_generation(self.on(name), library, since)
             alike = link_family(other) == link_family(cluster)
-            if library in FRAMEWORKS and not _on_torus(cluster):
+            if library in FRAMEWORKS and cluster.tiers[-1].kind != "torus":
                 # A matter of the host, whatever the links.
                 alike = other.device.vendor == cluster.device.vendor
             if own and name != cluster.system and alike:
@@ -209,12 +204,17 @@ class Libraries:
         return [own for _, own in same or family]
 
 
+def of_generation(
+    measured: Iterable[Calibration], library: str, since: str = "0"
+) -> Calibration | None:
+    """Return the constants of a library, of one generation of it or, without any, of another."""
+    own = [each for each in measured if each.library == library]
+    same_age = [each for each in own if each.since == since]
+    return next(iter(same_age or own), None)
+
+
 CATALOG_LIBRARIES: Final = Libraries()
 """The catalog's own constants."""
-
-
-def _on_torus(cluster: Cluster) -> bool:
-    return cluster.tiers[-1].kind == "torus"
 
 
 def default_library(cluster: Cluster) -> str:
@@ -223,26 +223,17 @@ def default_library(cluster: Cluster) -> str:
     Devices on a torus are programmed through XLA, which has collectives of its own there.
     The generic one where the vendor's was measured neither on the cluster nor on its family.
     """
-    own = vendors_library(cluster)
+    device = cluster.device
+    own = _VENDORS_OWN.get(device.vendor)
+    if cluster.tiers[-1].kind == "torus":
+        own = "xla"
+    elif device.architecture.startswith("gaudi"):
+        own = "hccl"
     if own is None:
         return GENERIC
     if cluster.profile and any(each.library == own for each in profile_calibrations(cluster)):
         return own
-    if any(each.library == own for each in _in_catalog(cluster.system)):
-        return own
-    measured = (each.system for each in catalog_calibrations() if each.library == own)
-    family = link_family(cluster)
-    alike = (link_family(catalog.cluster_named(name)) == family for name in measured)
-    return own if any(alike) else GENERIC
-
-
-def vendors_library(cluster: Cluster) -> str | None:
-    """Return the name of the library that a device's vendor has, measured or not."""
-    if _on_torus(cluster):
-        return "xla"
-    if cluster.device.architecture.startswith("gaudi"):
-        return "hccl"
-    return _VENDORS_OWN.get(cluster.device.vendor)
+    return own if CATALOG_LIBRARIES.has(cluster, own) else GENERIC
 
 
 def name_and_version(library: str) -> tuple[str, str | None]:

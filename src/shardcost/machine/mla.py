@@ -190,11 +190,8 @@ def _by_host(sections: Sections) -> list[str]:
     clusters = {name: catalog.cluster_named(name) for name in sections.related}
     if any(each.device.name == sections.device.name for each in clusters.values()):
         return sections.related
-    here = _is_superchip(sections.device.name)
+    here = any(
+        each.device.name == sections.device.name and is_rack(each)
+        for each in (catalog.cluster_named(name) for name in catalog.names("clusters"))
+    )
     return sorted(clusters, key=lambda name: is_rack(clusters[name]) != here)
-
-
-def _is_superchip(device_name: str) -> bool:
-    """Return whether a device's preset is a rack of superchips, whose CPUs are not x86."""
-    clusters = (catalog.cluster_named(name) for name in catalog.names("clusters"))
-    return any(each.device.name == device_name and is_rack(each) for each in clusters)

@@ -55,7 +55,9 @@ def provenance_of(cluster: Cluster | Machine) -> tuple[Origin, ...]:
     found.append(_of_library("collectives", machine.library(machine.default_library)))
     if cluster.network is not None:
         found.append(_of_library("network", machine.network))
-    gemm = machine.kernels.gemm(_widest(cluster))
+    peaks = cluster.device.peak_flop_per_s
+    wide = next((dtype for dtype in ("bf16", "fp16") if dtype in peaks), next(iter(peaks)))
+    gemm = machine.kernels.gemm(wide)
     found.append(_of_section("GEMM", gemm, machine.kernels, changed=bool(changes)))
     for what, table, names in _KERNELS:
         section = machine.kernels.section(table, *names)
@@ -79,12 +81,6 @@ def in_words(cluster: Cluster | Machine) -> str:
         said = each.of if each.standing == "changed" else f"{each.what} ({each.of})"
         by_standing.setdefault(each.standing, []).append(said)
     return "; ".join(f"{standing}: {', '.join(parts)}" for standing, parts in by_standing.items())
-
-
-def _widest(cluster: Cluster) -> str:
-    """Return the format whose GEMMs are looked at: of 16 bits where there is one."""
-    peaks = cluster.device.peak_flop_per_s
-    return next((dtype for dtype in ("bf16", "fp16") if dtype in peaks), next(iter(peaks)))
 
 
 def _of_library(what: str, used: Calibration) -> Origin:

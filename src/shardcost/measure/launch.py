@@ -96,6 +96,9 @@ def mpi_programs(job: Job, ranks: int, algorithm: str, transport: Transport) -> 
 
 def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list[Program]:
     """Return the ranks of this host that measure a job."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     shared = {
         rank.JOB: job.as_text(),
         torch_rank.BACKEND: backend,
@@ -103,7 +106,7 @@ def torch_programs(job: Job, ranks: int, backend: str, timeout_s: float) -> list
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
     }
     if sys.platform.startswith("linux"):
         shared["GLOO_SOCKET_IFNAME"] = "lo"
@@ -232,10 +235,3 @@ def _reason(stderr: IO[bytes]) -> str:
     errors = [line for line in text if _REASON.match(line)]
     first = (errors or text or [""])[0].removeprefix("WrongResultError: ")
     return " ".join(first.split())[:SHOWN_REASON]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -91,7 +91,7 @@ class _Rank(NamedTuple):
     layout: Layout
     policy: MemoryPolicy
     layer: Parameters
-    """Weights of an average layer."""
+    """Weights of an average layer that is trained."""
     device: Device | None
     term: Naming
     """Names terms, for receipts."""
@@ -126,7 +126,10 @@ def memory_of(
     """
     policy = policy_of(software)
     workload = workload.in_formats_of(model)
-    rank = _Rank(model, layout, policy, stack_parameters(model, layout), device, term)
+    # What a served layer stores follows from its formats (`stored_bytes`).
+    trains = isinstance(workload, Train)
+    layer = stack_parameters(model, layout) if trains else Parameters(0, 0)
+    rank = _Rank(model, layout, policy, layer, device, term)
     split = stage_evenly if policy.balance == "layers" else stage_by_cost
     stages = {
         name: split(model, layout, index)
@@ -321,17 +324,12 @@ def _activations(
     inside = term("inside", inside, "B", "per token, alive inside one layer's backward pass")
     per_token = kept * layers / every + edges
     whole = passes * per_token * tokens
-    if _is(layout.offload_activations, 0):
+    if isinstance(layout.offload_activations, int | float) and layout.offload_activations == 0:
         return whole, inside * tokens, 0
     # Layers at work stay: the one that computes and the one that is copied, of a virtual stage.
     staying = smallest(_LAYERS_AT_WORK, layers / layout.virtual_stages) / largest(layers, 1)
     away = layout.offload_activations * largest(passes - staying, 0) * kept * layers / every
     return whole - away * tokens, inside * tokens, away * tokens
-
-
-def _is(value: Any, number: int) -> bool:
-    """Return whether something is one plain number, in no cell another."""
-    return isinstance(value, int | float) and value == number
 
 
 def _by_vocabulary(rank: _Rank, tokens: Any, logit_bytes: Any) -> Any:

@@ -205,7 +205,16 @@ def _attention(part: AnyAttention, hidden: Any, tp: Any) -> Any:
     if isinstance(part, Attention):
         return _heads(part, hidden, tp)
     if isinstance(part, LatentAttention):
-        return _latent(part, hidden, tp)
+        # The weights of latent attention: what makes heads is divided, the rest is not.
+        head_columns = part.heads * (part.qk_nope_head_dim + part.qk_rope_head_dim)
+        query_from = hidden if part.q_lora_rank is None else part.q_lora_rank
+        made = part.heads * (part.qk_nope_head_dim + part.v_head_dim)
+        divided = (
+            query_from * head_columns
+            + part.kv_lora_rank * made
+            + part.heads * part.v_head_dim * hidden
+        )
+        return part.parameters(hidden) - divided + divided / tp
     if isinstance(part, LinearAttention):
         whole = part.undivided_parameters(hidden)
         return (part.parameters(hidden) - whole) / tp + whole
@@ -231,17 +240,6 @@ def _heads(part: Attention, hidden: Any, tp: Any) -> Any:
         + (part.heads / tp if part.sinks else 0)
         + norm
     )
-
-
-def _latent(part: LatentAttention, hidden: Any, tp: Any) -> Any:
-    """Return the weights of latent attention: what makes heads is divided, the rest is not."""
-    head_columns = part.heads * (part.qk_nope_head_dim + part.qk_rope_head_dim)
-    query_from = hidden if part.q_lora_rank is None else part.q_lora_rank
-    made = part.heads * (part.qk_nope_head_dim + part.v_head_dim)
-    divided = (
-        query_from * head_columns + part.kv_lora_rank * made + part.heads * part.v_head_dim * hidden
-    )
-    return part.parameters(hidden) - divided + divided / tp
 
 
 def _feed_forward(part: FeedForward, hidden: Any, tp: Any) -> Any:

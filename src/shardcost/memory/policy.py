@@ -115,15 +115,16 @@ def policy_of(software: Mapping[str, Any] | MemoryPolicy | None) -> MemoryPolicy
     What the table leaves open stays at the default, and scratch space and reserve at those of the
     one framework that was measured.
     """
-    if software is None:
-        return MemoryPolicy(**_reserve())
     if isinstance(software, MemoryPolicy):
         return software
-    given = software.get("memory", software)
+    given = {} if software is None else software.get("memory", software)
     unknown = next((key for key in given if key not in _KEYS and key not in _NOTES), None)
     if unknown is not None:
         raise UnknownNameError("key of a memory policy", unknown, _KEYS)
-    return MemoryPolicy(**_reserve() | {key: given[key] for key in _KEYS if key in given})
+    # Fragments are left out: they follow from the order in which one framework allocates.
+    measured = catalog.raw("software", MEASURED_FRAMEWORK)["memory"]
+    reserve = {key: measured[key] for key in ("workspace_bytes", "reserve_bytes")}
+    return MemoryPolicy(**reserve | {key: given[key] for key in _KEYS if key in given})
 
 
 def policy_named(name: str) -> MemoryPolicy:
@@ -139,9 +140,3 @@ def policy_with(choices: Mapping[str, Any], memory: Mapping[str, Any]) -> Memory
     """Return the policy of a framework: those of its choices that memory shows, and its own."""
     shown = {key: choices[key] for key in _CHOICES if key in choices}
     return policy_of({**shown, **memory})
-
-
-def _reserve() -> dict[str, Any]:
-    # Fragments are left out: they follow from the order in which one framework allocates.
-    memory = catalog.raw("software", MEASURED_FRAMEWORK)["memory"]
-    return {key: memory[key] for key in ("workspace_bytes", "reserve_bytes")}

@@ -85,13 +85,6 @@ class Setting(NamedTuple):
     adapter_rank: Any = 0
     adapter_targets: str = ""
 
-    @property
-    def feed_forward_bytes(self) -> float:
-        """Of an element of the kept input of a feed-forward part's second matrix."""
-        if not self.frozen:
-            return self.input_bytes
-        return self.element_bytes if self.adapter_targets == "all" else 0.0
-
 
 class Saved(NamedTuple):
     """Bytes per token that one layer keeps, by the module that recomputation drops them with."""
@@ -309,7 +302,10 @@ def _inner(s: Setting, part: FeedForward) -> _Inner:
     before = (2 if s.policy.fused_activation else 3) if part.gated else 1
     narrow = s.policy.narrow_activations or (s.frozen and s.policy.narrow_frozen_activations)
     inputs = part.width * before * (s.input_bytes if narrow else wide)
-    return _Inner(part.width * (before + 1), (inputs, part.width * s.feed_forward_bytes))
+    output_bytes = s.input_bytes
+    if s.frozen:  # the second matrix keeps its input for an adapter alone
+        output_bytes = wide if s.adapter_targets == "all" else 0.0
+    return _Inner(part.width * (before + 1), (inputs, part.width * output_bytes))
 
 
 def _experts(s: Setting, part: Experts) -> Saved:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from shardcost.calibrate.calibrate import Calibrated
 from shardcost.calibrate.gather import Gathered
+from shardcost.calibrate.kernels import CalibratedKernels
+from shardcost.calibrate.profile import Profile
 from shardcost.formats.reading import Reading
 from shardcost.machine.constants import NetworkConstants, in_file_name, in_file_units
 from shardcost.report.describe import attributes
@@ -21,7 +23,7 @@ _WIDE_PCT: Final = 900
 """A range as wide as that says that nothing is known."""
 
 
-def as_data(
+def collectives_as_data(
     name: str,
     target: str | None,
     readings: Sequence[Reading],
@@ -43,7 +45,7 @@ def as_data(
 
 def _result_as_data(result: Calibrated) -> dict[str, Any]:
     units = in_file_units(result.calibration.constants)
-    fit = result.calibration.fit
+    fit, alone = result.calibration.fit, result.without_tables
     return {
         **attributes(result.calibration, "library system"),
         "collectives": list(fit.collectives),
@@ -53,7 +55,12 @@ def _result_as_data(result: Calibrated) -> dict[str, Any]:
         "after": asdict(result.after),
         "left_out": asdict(result.left_out),
         "gpu_counts_left_out": asdict(result.counts_left_out),
-        "without_tables": _without_tables(result),
+        "without_tables": alone
+        and {
+            "after": asdict(alone.after),
+            "left_out": asdict(alone.left_out),
+            "gpu_counts_left_out": asdict(alone.counts_left_out),
+        },
         "tables": [
             attributes(one, "collective library mode within_pct")
             | {"points": len(one.residual.points), "reach": list(one.residual.scales)}
@@ -73,7 +80,7 @@ def _result_as_data(result: Calibrated) -> dict[str, Any]:
     }
 
 
-def as_text(
+def collectives_as_text(
     name: str,
     target: str,
     readings: Sequence[Reading],
@@ -99,14 +106,6 @@ def as_text(
         lines.append(paragraph(f"Not used, {count} points: {reason}.", "  "))
     lines.append(paragraph(f"Profile: {target}. Every command takes it: --on {target}"))
     return "\n".join(lines)
-
-
-def _without_tables(result: Calibrated) -> dict[str, Any] | None:
-    """Return the errors of the formula alone, where there are tables of its residuals."""
-    if result.without_tables is None:
-        return None
-    after, left_out, counts = map(asdict, result.without_tables)
-    return {"after": after, "left_out": left_out, "gpu_counts_left_out": counts}
 
 
 def _what(result: Calibrated) -> str:
@@ -163,3 +162,93 @@ def _constant(result: Calibrated, name: str) -> str:
 
 def _range(pct: float) -> str:
     return f"±{pct:.0f} %" if pct <= _WIDE_PCT else f"more than ±{_WIDE_PCT} %"
+
+
+def kernels_as_data(
+    results: Sequence[CalibratedKernels], skipped: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the report as JSON has it."""
+    return {
+        "kernels": [
+            {
+                "table": result.key[0],
+                "section": result.key[1],
+                "measured": result.title,
+                "started_from": result.started_from,
+                "before": asdict(result.before),
+                "inherited": asdict(result.inherited),
+                "after": asdict(result.after),
+                "formula_left_out": asdict(result.formula_left_out),
+                "left_out": asdict(result.left_out),
+                "residual_points": len(getattr(result.section.residual, "points", ())),
+                "constants": {name: {"from": a, "to": b} for name, (a, b) in result.moved.items()},
+            }
+            for result in results
+        ],
+        "kernels_skipped": [{"reason": r, "points": count} for r, count in skipped.items()],
+    }
+
+
+def kernels_as_text(results: Sequence[CalibratedKernels], skipped: Mapping[str, int]) -> str:
+    """Return the report for a terminal."""
+    head = (
+        "median/p90 error, %",
+        "points",
+        "catalog",
+        "inherited",
+        "after",
+        "left out",
+        "formula",
+    )
+    rows = [
+        (
+            result.title,
+            str(result.after.rows),
+            *map(_narrow_pair, (result.before, result.inherited, result.after)),
+            _narrow_pair(result.left_out),
+            _narrow_pair(result.formula_left_out),
+        )
+        for result in results
+    ]
+    lines = [table(head, rows, right="123456", narrowest=9), ""]
+    lines.append(
+        paragraph(
+            "catalog: by the catalog's constants; inherited: as if nobody had measured this device;"
+            " left out: each fifth by what the others say; formula: likewise, without the residual"
+            " over sizes that the profile keeps."
+        )
+    )
+    lines += [paragraph(f"Not used, {count} rows: {why}.", "  ") for why, count in skipped.items()]
+    return "\n".join(lines)
+
+
+def _narrow_pair(errors: Stats) -> str:
+    """Return the median and the 90th percentile of errors; a dash where there are none."""
+    return pair(errors).replace(" ", "")
+
+
+def as_data(profile: Profile) -> dict[str, Any]:
+    """Return the report as JSON has it."""
+    data: dict[str, Any] = {}
+    if profile.gathered is not None:
+        shown = (profile.readings, profile.gathered, profile.calibrated)
+        data = collectives_as_data(profile.name, profile.file, *shown)
+    if profile.kernels is not None:
+        about = {"name": profile.name, "profile": profile.file, "based_on": profile.base.system}
+        fits = kernels_as_data(profile.kernels.results, profile.kernels.skipped)
+        data |= {**about, **fits}
+    return data
+
+
+def as_text(profile: Profile) -> str:
+    """Return the report for a terminal."""
+    texts, target = [], profile.file or ""
+    if profile.gathered is not None:
+        shown = (profile.readings, profile.gathered, profile.calibrated)
+        texts.append(collectives_as_text(profile.name, target, *shown))
+    if profile.kernels is not None:
+        found, skipped = profile.kernels.results, profile.kernels.skipped
+        head = f"{profile.name}: {sum(each.after.rows for each in found)} measured kernels"
+        end = f"Profile: {target}. Every command takes it: --on {target}"
+        texts.append("\n".join((head, "", kernels_as_text(found, skipped), end)))
+    return "\n\n".join(texts)

@@ -31,7 +31,7 @@ from shardcost.units import format_bytes, format_rate, format_time
 if TYPE_CHECKING:
     from shardcost.validate.shipped import Point
 
-_NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
+NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _FASTER_THAN_A_RING: Final = (
     "busbw counts as if a ring ran; a tree, or a switch that adds up, sends less, so that busbw may"
     " exceed the link"
@@ -335,7 +335,7 @@ def _alternative_as_data(alternative: Alternative) -> dict[str, Any]:
 def notes(result: CollectiveTime) -> list[str]:
     """Return the caveats of a prediction."""
     if result.group.ranks == 1:
-        return [_NOTHING_TO_SEND]
+        return [NOTHING_TO_SEND]
     beyond = anywhere(result.link_share > 1)
     machine = provenance.in_words(result.machine)
     whose = [f"constants {machine}"] if machine else []
@@ -401,23 +401,36 @@ def _alternatives_table(result: CollectiveTime) -> str:
     own = float(total(result.paths[runs]))
     rows = []
     for path in alternatives(result):
-        ratio = path.time_s / own
-        compared = f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
         rule = "" if path.estimate_s is None else f"NCCL expects {format_time(path.estimate_s)}"
         if path.limit_bytes is not None:
             rule = f"up to {format_bytes(path.limit_bytes)}"
-        compared = "runs" if path.path == runs else compared
-        rows.append((" ".join(path.path), format_time(path.time_s), compared, rule))
+        behind = "runs" if path.path == runs else compared(path.time_s / own)
+        rows.append((" ".join(path.path), format_time(path.time_s), behind, rule))
     known = "the library's rule" if any(row[3] for row in rows) else ""
     return table(("path", "time", "compared", known), rows, right="12")
 
 
-def _parts_table(result: CollectiveTime) -> str:
+def compared(ratio: float) -> str:
+    """Return how much longer one time is than another, by their ratio.
+
+    >>> compared(1.25), compared(4.0)
+    ('+25 %', 'x 4')
+    """
+    return f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
+
+
+def part_rows(parts: Iterable[Receipt]) -> list[tuple[str, str, str]]:
+    """Return each part of a time with its formula and, below it, the numbers put in."""
     rows = []
-    for part in parts(result):
+    for part in parts:
         rows.append((part.name, part.text, part.formula))
         if part.numbers != part.text:
             rows.append(("", "", f"= {part.numbers}"))
+    return rows
+
+
+def _parts_table(result: CollectiveTime) -> str:
+    rows = part_rows(parts(result))
     own = float(total(result.paths[result.algorithm, result.protocol]))
     rows.append(("sum", format_time(own), f"of {result.algorithm} {result.protocol}"))
     counted = _counted_paths(result)

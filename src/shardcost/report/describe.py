@@ -82,18 +82,31 @@ def model_as_text(model: Model) -> str:
     if model.active_parameters != model.parameters:
         tables = ("neither embedding table", "the output head", "both embedding tables")
         active = f"by its authors' count, with {tables[model.active_embedding_tables]}"
+    parts = {
+        "experts": model.expert_dtype,
+        "attention": model.attention_dtype,
+        "KV cache": model.cache_dtype,
+    }
+    others = (f"{part} {dtype}" for part, dtype in parts.items() if dtype is not None)
     counts = [
         ("parameters", format_count(model.parameters), f"{model.parameters:,}, {tied}"),
         ("active per token", format_count(model.active_parameters), active),
         ("layers", f"{model.num_layers}", ""),
         ("hidden size", f"{model.hidden_size:,}", "elements"),
         ("vocabulary", f"{model.vocab_size:,}", "tokens"),
-        ("weights", model.weight_dtype, _formats(model)),
+        ("weights", model.weight_dtype, ", ".join(("dtype", *others))),
         ("context", f"{model.context_tokens:,}" if model.context_tokens else "-", "tokens"),
         ("KV cache", f"{model.cache_elements_per_token:,}", "elements per token, all layers"),
         ("all-reduces per layer", f"{model.allreduces_per_layer}", f"forward, {split}"),
     ]
-    layers = [(f"{block.count}", _mixers(block), _feed_forward(block)) for block in model.blocks]
+    layers = [
+        (
+            f"{block.count}",
+            " + ".join(map(_attention, block.mixers)) or "-",
+            _feed_forward(block),
+        )
+        for block in model.blocks
+    ]
     ids = _ids(model)
     remarks = [
         *(f"Note: {caveat}" for caveat in model.caveats),
@@ -191,21 +204,6 @@ def _with_sources(title: str, figures: Sequence[tuple[str, str, Source | None]])
     cited = "\n".join(paragraph(f"[{n}] {citation}", "    ") for citation, n in numbers.items())
     head = ("figure", "nominal", "source and caveat")
     return "\n\n".join([heading(title), table(head, rows, right="1"), cited])
-
-
-def _formats(model: Model) -> str:
-    """Return the formats of weights and cache, parts that differ named."""
-    parts = {
-        "experts": model.expert_dtype,
-        "attention": model.attention_dtype,
-        "KV cache": model.cache_dtype,
-    }
-    others = (f"{part} {dtype}" for part, dtype in parts.items() if dtype is not None)
-    return ", ".join(("dtype", *others))
-
-
-def _mixers(block: Block) -> str:
-    return " + ".join(_attention(part) for part in block.mixers) or "-"
 
 
 def _attention(attention: AnyAttention) -> str:

@@ -10,11 +10,11 @@ from shardcost.collectives.receipts import dispatch_receipts
 from shardcost.machine.constants import stated
 from shardcost.receipt import Receipt
 from shardcost.report import interval
+from shardcost.report.collective import NOTHING_TO_SEND, compared, part_rows
 from shardcost.report.describe import attributes, number, plain
 from shardcost.report.text import heading, paragraph, paragraphs, table
 from shardcost.units import format_bytes_decimal, format_rate, format_time
 
-_NOTHING_TO_SEND: Final = "one GPU by itself sends nothing"
 _COPIES: Final = {
     False: "one copy for each GPU with a chosen expert, over the network one for each node",
     True: "one copy for each chosen expert, sent directly",
@@ -89,7 +89,7 @@ def as_data(result: DispatchTime) -> dict[str, Any]:
 
 def notes(result: DispatchTime) -> list[str]:
     """Return the caveats of a prediction."""
-    return [_NOTHING_TO_SEND] if result.group.ranks == 1 else list(result.notes)
+    return [NOTHING_TO_SEND] if result.group.ranks == 1 else list(result.notes)
 
 
 def others(result: DispatchTime) -> list[DispatchTime]:
@@ -143,20 +143,15 @@ def figures(result: DispatchTime) -> list[tuple[str, str, str]]:
 def _alternatives_table(result: DispatchTime) -> str:
     rows = [(result.library, result.kernel, format_time(result.time_s), "runs", "")]
     for each in others(result):
-        ratio = float(each.time_s / result.time_s)
-        compared = f"{100 * (ratio - 1):+.0f} %" if ratio < 3 else f"x {ratio:.3g}"
+        behind = compared(float(each.time_s / result.time_s))
         used = each.resolved
         whose = used.source if used is not None and used.is_inherited else ""
-        rows.append((each.library, each.kernel, format_time(each.time_s), compared, whose))
+        rows.append((each.library, each.kernel, format_time(each.time_s), behind, whose))
     return table(("library", "kernel", "time", "compared", "by"), rows, right="23")
 
 
 def _parts_table(result: DispatchTime) -> str:
-    rows = []
-    for part in dispatch_receipts(result):
-        rows.append((part.name, part.text, part.formula))
-        if part.numbers != part.text:
-            rows.append(("", "", f"= {part.numbers}"))
+    rows = part_rows(dispatch_receipts(result))
     rows.append(("sum", format_time(result.time_s), f"of {', '.join(result.parts)}"))
     return table(("part", "time", "formula, and with its numbers"), rows, right="1")
 

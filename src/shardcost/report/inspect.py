@@ -1,9 +1,10 @@
-"""The report of ``shardcost inspect``: each kind of file by the module for its kind."""
+"""The reports of ``shardcost inspect``, by the module for each kind of file, and ``check``."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from shardcost.cluster import Cluster
@@ -15,10 +16,15 @@ from shardcost.formats.tables import unknown_columns
 from shardcost.inspect.files import Inspected
 from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.inspect.trace import TraceFindings
+from shardcost.inspect.verdict import FINE, SLOW, UNEVEN, UNKNOWN
 from shardcost.machine.constants import Calibration, in_file_units
 from shardcost.report import inspect_log, inspect_serving, inspect_topology, inspect_trace, tuner
 from shardcost.report.describe import attributes, model_as_data, model_as_text
-from shardcost.report.text import paragraphs, table
+from shardcost.report.inspect_log import summary, unread_in_words
+from shardcost.report.inspect_trace import summary as trace_summary
+from shardcost.report.text import heading, paragraph, paragraphs, table
+from shardcost.report.verdict import as_data as verdict_as_data
+from shardcost.report.verdict import as_text as verdict_as_text
 from shardcost.units import format_bytes
 
 _MOST_NAMED: Final = 6
@@ -140,3 +146,39 @@ def _profile_as_text(
 
 def _range(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
+
+
+def checks_as_data(results: Sequence[Inspected]) -> dict[str, Any]:
+    """Return the verdicts beside all that the files say; of several, the worst at the top."""
+    documents = [
+        as_data(each) | ({} if each.verdict is None else verdict_as_data(each.verdict))
+        for each in results
+    ]
+    if len(documents) == 1:
+        return documents[0]
+    found = {document["verdict"] for document in documents}
+    worst = next(each for each in (SLOW, UNEVEN, UNKNOWN, FINE) if each in found)
+    causes = [cause for document in documents for cause in document["causes"]]
+    return {"verdict": worst, "causes": causes, "files": documents}
+
+
+def checks_as_text(results: Sequence[Inspected]) -> str:
+    """Return the verdicts for a terminal."""
+    return printed("\n\n".join(map(_check_as_text, results)))
+
+
+def _check_as_text(each: Inspected) -> str:
+    findings = each.findings
+    files = ", ".join(reading.file for reading in each.readings)
+    said = []
+    if isinstance(findings, TraceFindings):
+        what = trace_summary(findings)
+    else:
+        what = summary(findings[0])
+        more = len(findings) - 1
+        what += f" And {more} more curve{'s' * (more > 1)}." * (more > 0)
+        if each.reading.kind == "measured-table":  # of logs, other output is not read either
+            said = unread_in_words(each.reading.unread)
+    head = heading(paragraph(f"{files}: {what}", "  "))
+    verdict = "" if each.verdict is None else verdict_as_text(each.verdict)
+    return "\n".join(filter(None, (head, verdict, paragraphs(said))))

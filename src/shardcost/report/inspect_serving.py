@@ -83,7 +83,7 @@ def as_text(reading: ServingResults, findings: ServingFindings) -> str:
     runs = [each.run for each in findings.runs]
     sections = [
         heading(paragraph(f"{reading.file}: {_summary(runs)}", "  ")),
-        _measured(runs),
+        sparse_table([_cells(run) for run in runs[:_MOST_ROWS]], left=("load",)),
         _predicted(findings),
         paragraphs(_remarks(reading, findings)),
     ]
@@ -108,10 +108,6 @@ def _summary(runs: Sequence[ServingResult]) -> str:
     model = f" of {', '.join(models)}" if models else ""
     by = f" by {', '.join(backends)}" if backends else ""
     return f"{count} of {_TOOLS[runs[0].tool]}{model}{by}"
-
-
-def _measured(runs: Sequence[ServingResult]) -> str:
-    return sparse_table([_cells(run) for run in runs[:_MOST_ROWS]], left=("load",))
 
 
 def _cells(run: ServingResult) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.inspect.topology import ChannelSet, GraphInspection, LinkTier, TopologyInspection
+from shardcost.inspect.topology import GraphInspection, TopologyInspection
 from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import unread_as_data, unread_in_words
 from shardcost.report.text import heading, paragraph, paragraphs, table
@@ -31,7 +31,16 @@ def as_data(inspection: TopologyInspection | GraphInspection) -> dict[str, Any]:
     """Return what a topology file means as plain data."""
     reading = inspection.reading
     if isinstance(inspection, GraphInspection):
-        notes, content = reading.notes, {"graphs": [_set_as_data(one) for one in inspection.sets]}
+        graphs = [
+            {
+                **attributes(one, "pattern channels gpus"),
+                "gb_per_s_in_node": _in_gb(one.intra_bytes_per_s),
+                "gb_per_s_between_nodes": _in_gb(one.inter_bytes_per_s),
+                **attributes(one, "type_in_node=intra_type type_between_nodes=inter_type"),
+            }
+            for one in inspection.sets
+        ]
+        notes, content = reading.notes, {"graphs": graphs}
     else:
         notes, content = inspection.notes, _machine_as_data(inspection)
     return {
@@ -47,7 +56,16 @@ def _machine_as_data(inspection: TopologyInspection) -> dict[str, Any]:
     return {
         "gpus": len(inspection.gpus),
         "hosts": inspection.hosts,
-        "tiers": [_tier_as_data(tier) for tier in inspection.tiers],
+        "tiers": [
+            {
+                **attributes(tier, "kind gpus"),
+                "groups": [list(group) for group in tier.groups],
+                "links_per_gpu": tier.links_per_gpu,
+                "gb_per_s_per_gpu": _in_gb(tier.bytes_per_s),
+                "nccl_gb_per_s_per_gpu": _in_gb(tier.usable_bytes_per_s),
+            }
+            for tier in inspection.tiers
+        ],
         "nics": [
             attributes(card, "name gbit_per_s how") | {"nearest_gpus": list(card.nearest)}
             for card in inspection.cards
@@ -71,33 +89,18 @@ def as_text(inspection: TopologyInspection | GraphInspection) -> str:
         if inspection.tiers:
             sections += [_picture(inspection), _tiers_table(inspection)]
         if inspection.cards:
-            sections.append(_cards_table(inspection))
+            rows = []
+            for card in inspection.cards:
+                rate = "-" if card.gbit_per_s is None else f"{card.gbit_per_s:g} Gbit/s"
+                rows.append((card.name, rate, card.how or "-", " ".join(card.nearest) or "-"))
+            sections.append(table(("network card", "rate", "way", "nearest GPUs"), rows, right="1"))
     remarks = [f"Fault: {fault}." for fault in inspection.faults]
     remarks += [f"Note: {note}." for note in notes] + unread_in_words(reading.unread)
     return "\n\n".join([*sections, *([paragraphs(remarks)] if remarks else [])])
 
 
-def _tier_as_data(tier: LinkTier) -> dict[str, Any]:
-    return {
-        **attributes(tier, "kind gpus"),
-        "groups": [list(group) for group in tier.groups],
-        "links_per_gpu": tier.links_per_gpu,
-        "gb_per_s_per_gpu": _in_gb(tier.bytes_per_s),
-        "nccl_gb_per_s_per_gpu": _in_gb(tier.usable_bytes_per_s),
-    }
-
-
 def _in_gb(rate: float | None) -> float | None:
     return None if rate is None else round(rate / GIGA, 4)
-
-
-def _set_as_data(one: ChannelSet) -> dict[str, Any]:
-    return {
-        **attributes(one, "pattern channels gpus"),
-        "gb_per_s_in_node": _in_gb(one.intra_bytes_per_s),
-        "gb_per_s_between_nodes": _in_gb(one.inter_bytes_per_s),
-        **attributes(one, "type_in_node=intra_type type_between_nodes=inter_type"),
-    }
 
 
 def _options(inspection: TopologyInspection) -> str | None:
@@ -158,14 +161,6 @@ def _tiers_table(inspection: TopologyInspection) -> str:
 
 def _rate(rate: float | None) -> str:
     return "-" if rate is None else format_rate(rate)
-
-
-def _cards_table(inspection: TopologyInspection) -> str:
-    rows = []
-    for card in inspection.cards:
-        rate = "-" if card.gbit_per_s is None else f"{card.gbit_per_s:g} Gbit/s"
-        rows.append((card.name, rate, card.how or "-", " ".join(card.nearest) or "-"))
-    return table(("network card", "rate", "way", "nearest GPUs"), rows, right="1")
 
 
 def _sets_table(inspection: GraphInspection) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.formats.reading import Unread
-from shardcost.inspect.log import RunFindings
 from shardcost.inspect.trace import GroupFindings, TraceFindings, name_of
 from shardcost.report.describe import attributes
 from shardcost.report.inspect_log import gb_per_s, rates_as_data, unread_as_data, unread_in_words
@@ -32,8 +31,24 @@ def as_data(findings: TraceFindings) -> dict[str, Any]:
         "system": findings.system or None,
         **attributes(findings, "span_s compute_s communication_s exposed_s hidden_s"),
         **attributes(findings, "copies_s idle_s"),
-        "groups": [_group_as_data(each) for each in findings.groups],
-        "runs": [_run_as_data(each) for each in findings.runs],
+        "groups": [
+            {
+                **each.shape._asdict(),
+                **attributes(each, "calls size_bytes time_s waiting_s exposed_s hidden_s"),
+                "algbw": gb_per_s(each.algbw_bytes_per_s),
+                "busbw": gb_per_s(each.busbw_bytes_per_s),
+                **attributes(each, "achieved_s predicted_s achieved_over_predicted=slowness"),
+            }
+            for each in findings.groups
+        ],
+        "runs": [
+            {
+                **attributes(each.run, "collective num_gpus"),
+                "points": [rates_as_data(point) for point in each.points],
+                "notes": list(each.run.notes),
+            }
+            for each in findings.runs
+        ],
         "kernels": [each._asdict() for each in findings.kernels],
         "top": [each._asdict() for each in findings.top],
         "unread": unread_as_data(_unread(findings)),
@@ -64,24 +79,6 @@ def as_text(findings: TraceFindings) -> str:
         sections.append("\n".join(lines))
     sections.append(paragraphs(_remarks(findings)))
     return "\n\n".join(each for each in sections if each)
-
-
-def _group_as_data(each: GroupFindings) -> dict[str, Any]:
-    return {
-        **each.shape._asdict(),
-        **attributes(each, "calls size_bytes time_s waiting_s exposed_s hidden_s"),
-        "algbw": gb_per_s(each.algbw_bytes_per_s),
-        "busbw": gb_per_s(each.busbw_bytes_per_s),
-        **attributes(each, "achieved_s predicted_s achieved_over_predicted=slowness"),
-    }
-
-
-def _run_as_data(findings: RunFindings) -> dict[str, Any]:
-    return {
-        **attributes(findings.run, "collective num_gpus"),
-        "points": [rates_as_data(point) for point in findings.points],
-        "notes": list(findings.run.notes),
-    }
 
 
 def _unread(findings: TraceFindings) -> list[Unread]:

@@ -22,11 +22,7 @@ def ends(low_s: float, high_s: float) -> str:
 
 def rows_in_words(interval: Interval) -> str:
     """Return the measurements that an interval rests on, and how far it is from them."""
-    return f"{CONFIDENCE_PCT} %, from {interval.like}{_away(interval)}"
-
-
-def _away(interval: Interval) -> str:
-    return f"; {interval.distance}" if interval.distance else ""
+    return f"{CONFIDENCE_PCT} %, from {'; '.join(filter(None, (interval.like, interval.distance)))}"
 
 
 def in_short(interval: Interval) -> str:
@@ -41,20 +37,17 @@ def in_short(interval: Interval) -> str:
 
 def in_full(interval: Interval) -> str:
     """Return an interval with what its measurements have in common."""
-    known = f"({CONFIDENCE_PCT} %), from {interval.like}{_away(interval)}"
-    return f"{ends(interval.low_s, interval.high_s)} {known}"
+    known = "; ".join(filter(None, (interval.like, interval.distance)))
+    return f"{ends(interval.low_s, interval.high_s)} ({CONFIDENCE_PCT} %), from {known}"
 
 
 def explained(interval: Interval) -> str:
     """Return which measurements an interval rests on, as a sentence."""
+    widened = f"; widened, because this is {interval.distance}" if interval.distance else ""
     return (
         f"Interval: it covers {CONFIDENCE_PCT} % of {interval.like}, each predicted by constants"
-        f" fitted without it (docs/intervals.md){_widened(interval)}."
+        f" fitted without it (docs/intervals.md){widened}."
     )
-
-
-def _widened(interval: Interval) -> str:
-    return f"; widened, because this is {interval.distance}" if interval.distance else ""
 
 
 def shares(interval: Interval, time_s: float) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from shardcost.catalog import hugging_face, names
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.estimate.result import Estimate
-from shardcost.model import Model
 from shardcost.option import Option
 from shardcost.options import LAYOUT, WORKLOAD
 from shardcost.report.command import is_known
@@ -160,7 +159,8 @@ def _unsaid(draft: Draft) -> Iterator[str]:
 def _model_name(draft: Draft) -> str:
     """Return the Hugging Face name of a model, or a variable for where it lies."""
     model = draft.result.model
-    known = _hugging_face(model)
+    listed = model.name in names("models") and is_known(model)
+    known = hugging_face(model.name) if listed else []
     if not known:
         draft.notes.append(f"set MODEL to the folder or Hugging Face name of {model.name}")
         return _MODEL
@@ -168,12 +168,6 @@ def _model_name(draft: Draft) -> str:
         more = ", …" if known[1 + _LISTED :] else ""
         draft.notes.append(f"of the same shape: {', '.join(known[1 : 1 + _LISTED])}{more}")
     return known[0]
-
-
-def _hugging_face(model: Model) -> list[str]:
-    """Return the Hugging Face names that the catalog has for a model."""
-    known = model.name in names("models") and is_known(model)
-    return hugging_face(model.name) if known else []
 
 
 def _quoted(word: str) -> str:

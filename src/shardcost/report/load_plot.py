@@ -206,15 +206,11 @@ def _fill_sweep(figure: Figure, sweep: Sweep) -> None:
     label_ticks(columns[2].yaxis, format_tokens)
     columns[2].set_title("output tokens/s/GPU", loc="left", fontsize=9)
     for axes in columns:
-        _label_loads(axes, sweep, loads)
-
-
-def _label_loads(axes: Axes, sweep: Sweep, loads: Sequence[float]) -> None:
-    if loads[-1] / loads[0] > 30:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter("")
-    label_ticks(axes.xaxis, lambda value: f"{value:g}")
-    if sweep.knee is not None:
-        axes.axvline(sweep.knee.value, color=GREY, linewidth=0.9)
-    axes.set_xlabel("requests/s" if sweep.over == "rate" else "users")
-    axes.grid(**GRID)
+        if loads[-1] / loads[0] > 30:
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter("")
+        label_ticks(axes.xaxis, lambda value: f"{value:g}")
+        if sweep.knee is not None:
+            axes.axvline(sweep.knee.value, color=GREY, linewidth=0.9)
+        axes.set_xlabel("requests/s" if sweep.over == "rate" else "users")
+        axes.grid(**GRID)

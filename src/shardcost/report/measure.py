@@ -38,7 +38,16 @@ def checks_as_text(checks: Sequence[Verified]) -> str:
     for collective in dict.fromkeys(check.measurement.collective for check in checks):
         lines.append(f"{collective}, bytes of all ranks together")
         own = [check for check in checks if check.measurement.collective == collective]
-        rows = [_check_cells(check) for check in own]
+        rows = [
+            (
+                str(check.measurement.ranks),
+                check.algorithm,
+                f"{check.measurement.size_bytes:,}",
+                *(f"{total:,}" for total in check.totals),
+                "yes" if check.ok else "NO",
+            )
+            for check in own
+        ]
         lines.append(table(head, rows, right="023456", narrowest=3))
     lines += [
         f"n = {check.measurement.ranks}, {check.measurement.collective} by {check.algorithm},"
@@ -51,16 +60,6 @@ def checks_as_text(checks: Sequence[Verified]) -> str:
     exact = ranks - sum(len(check.differing) for check in checks)
     lines.append(f"{exact} of {ranks} ranks sent exactly the bytes of their schedule.")
     return "\n".join(lines)
-
-
-def _check_cells(check: Verified) -> tuple[str, ...]:
-    return (
-        str(check.measurement.ranks),
-        check.algorithm,
-        f"{check.measurement.size_bytes:,}",
-        *(f"{total:,}" for total in check.totals),
-        "yes" if check.ok else "NO",
-    )
 
 
 def as_data(

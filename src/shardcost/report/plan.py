@@ -64,7 +64,9 @@ def as_text(plan: Plan, *, pareto: bool = False, explain: bool = False, notes: b
     remarks = as_remarks(best.caveats, plan.caveats, every=notes)
     closing = "\n".join(_few([paragraph(remark, "  ") for remark in remarks]))
     shown, common = _table(plan, plan.best, numbered=True)
-    first = [_heading(plan), shown + (f"\n{labelled('all', common)}" if common else "")]
+    head = [paragraph(each, "  ") for each in (title(plan.found), *about(plan))]
+    head[0] = heading(head[0])
+    first = ["\n  ".join(head), shown + (f"\n{labelled('all', common)}" if common else "")]
     room = _LINES - sum(part.count("\n") + 2 for part in (*first, closing) if part)
     answers = _answers(plan)
     while len(answers) + _FEWEST_REASONS + 2 > room and plan.crossovers[_FEWEST_CROSSOVERS:]:
@@ -125,12 +127,6 @@ def _range(values: Sequence[int]) -> str:
     return f"{values[0]:,}" if len(values) == 1 else f"{min(values):,} to {max(values):,}"
 
 
-def _heading(plan: Plan) -> str:
-    wanted, found = about(plan)
-    first = heading(paragraph(title(plan.found), "  "))
-    return "\n  ".join((first, *(paragraph(each, "  ") for each in (wanted, found))))
-
-
 def about(plan: Plan) -> tuple[str, str]:
     """Return what was asked of the search, and how many layouts it found how fast."""
     result = plan.found
@@ -177,7 +173,11 @@ def columns_of(plan: Plan, candidates: Sequence[Candidate]) -> Iterator[_Column]
     if len({gpus for each in questions for gpus in each.space.gpus or ()}) > 1:
         yield _Column("GPUs", lambda one: f"{one.layout.devices:,}", spare=1)
     yield _Column("layout", degrees, right=False)
-    follows = _follows("cache_dtype", ("software", "dtype"), questions)
+    pairs = {
+        (*(each.own[name] for name in ("software", "dtype")), each.own.get("cache_dtype"))
+        for each in questions
+    }
+    follows = len({pair[:-1] for pair in pairs}) == len(pairs)
     for axis in _varying(candidates):
         spare = 1 if axis == "cache_dtype" and follows else 0
         yield _Column(_HEADS[axis], partial(_of_question, axis), axis.endswith(_LENGTHS), spare)
@@ -209,12 +209,6 @@ def _varying(candidates: Sequence[Candidate]) -> list[str]:
     """Return what candidates are of different questions by, beside models and machines."""
     owns = [each.question.own for each in candidates]
     return [axis for axis in _HEADS if len({own.get(axis) for own in owns}) > 1]
-
-
-def _follows(axis: str, others: Sequence[str], questions: Sequence[Question]) -> bool:
-    """Return whether what questions have of an axis follows from what they have of others."""
-    pairs = {(*(each.own[name] for name in others), each.own.get(axis)) for each in questions}
-    return len({pair[:-1] for pair in pairs}) == len(pairs)
 
 
 def _of_question(axis: str, candidate: Candidate) -> str:

@@ -11,7 +11,7 @@ from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
 from shardcost.report.estimate_data import caveats_as_data
 from shardcost.report.plan import capacity, money
-from shardcost.report.run_data import figures as run_figures
+from shardcost.report.run import figures_as_data
 from shardcost.search.found import Candidate
 from shardcost.search.plan import Plan
 from shardcost.workload import Decode, Prefill, Train
@@ -66,7 +66,7 @@ def _candidate_as_data(plan: Plan, each: Candidate) -> dict[str, Any]:
     variants = {"variants": {"count": each.variants, "differ_in": list(each.varied)}}
     run = plan.run_of(each)
     return short_as_data(plan, each) | {
-        **({} if run is None else {"run": run_figures(run)}),
+        **({} if run is None else {"run": figures_as_data(run)}),
         "limits": [
             {
                 "limit": _LIMIT_OPTIONS[held.limit.name],

@@ -24,7 +24,7 @@ from shardcost.report.command import (
 )
 from shardcost.report.describe import attributes, plain
 from shardcost.report.load_data import deployment_as_data, figures_as_data, limits_as_data
-from shardcost.search.planned import FrontPoint, LoadPlan, PlannedDeployment
+from shardcost.search.planned import LoadPlan, PlannedDeployment
 from shardcost.search.workers import DEGREES, LoadQuestion
 from shardcost.software import Software, default_software
 
@@ -48,7 +48,16 @@ def as_data(plan: LoadPlan, top: int, caveats: Sequence[str] = ()) -> dict[str, 
                 for reason, count in plan.rejected.items()
             ],
             "best": [_planned(plan, each) for each in plan.best[:top]],
-            "front": [_point(each) for each in plan.front],
+            "front": [
+                {
+                    **deployment_as_data(each.planned.deployment),
+                    "software": each.planned.engine.software.name,
+                    "formats": dict(each.planned.engine.formats),
+                    **attributes(each, "rate_per_s tokens_per_s_per_user tokens_per_s_per_gpu"),
+                    "ttft_ms": _ms(each.ttft_s),
+                }
+                for each in plan.front
+            ],
             **attributes(plan, "deployments simulations"),
             **attributes(question, "objective rate_per_s users prefix_tokens seed"),
             "isl": str(question.prompt),
@@ -122,16 +131,6 @@ def _closed_form(at: Any) -> dict[str, float | None]:
 
 def _ms(value: Any) -> float | None:
     return None if value is None or not isfinite(float(value)) else _MS * float(value)
-
-
-def _point(point: FrontPoint) -> dict[str, Any]:
-    return {
-        **deployment_as_data(point.planned.deployment),
-        "software": point.planned.engine.software.name,
-        "formats": dict(point.planned.engine.formats),
-        **attributes(point, "rate_per_s tokens_per_s_per_user tokens_per_s_per_gpu"),
-        "ttft_ms": _ms(point.ttft_s),
-    }
 
 
 def command_of(plan: LoadPlan, each: PlannedDeployment) -> str:

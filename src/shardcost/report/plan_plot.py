@@ -1,7 +1,8 @@
-"""The Pareto front of a search as a picture.
+"""The Pareto front of a search, for layouts or for deployments, as a picture.
 
-Every pair of model and cluster has a colour and a mark of its own; the best by the objective is
-ringed. Points are labelled with their degrees where there is room.
+Of layouts every pair of model and cluster has a colour and a mark of its own, of deployments those
+of one pool and those of two. The best by the objective is ringed; points are labelled where there
+is room.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note
 from shardcost.report.plan import degrees, title
+from shardcost.report.plan_load import front_name, in_words
+from shardcost.report.plan_load import title as load_title
 from shardcost.search.found import Candidate, Found
+from shardcost.search.planned import LoadPlan
 from shardcost.units import format_time, format_tokens
 from shardcost.workload import Decode, Prefill
 
@@ -97,3 +101,48 @@ def _label_axes(axes: Axes, result: Found) -> None:
         axes.set_ylabel("GPUs")
     else:
         axes.set_ylabel("peak memory of the fullest GPU, GiB")
+
+
+_KINDS: Final = (("one pool", False, "o", COLOURS[0]), ("two pools", True, "s", COLOURS[1]))
+_APART: Final = 0.06
+"""Room of a label, as a share of the picture's height."""
+
+
+def load_sketch(plan: LoadPlan) -> Sketch:
+    """Return the picture of the Pareto front."""
+    return Sketch(lambda figure: _fill_deployments(figure, plan), _INCHES, load_title(plan), 12)
+
+
+def _fill_deployments(figure: Figure, plan: LoadPlan) -> None:
+    axes = figure.subplots()
+    front = plan.front
+    places = [(each.tokens_per_s_per_user, each.tokens_per_s_per_gpu) for each in front]
+    axes.plot(*zip(*places, strict=True), color=GREY, linewidth=0.8, zorder=1)
+    for name, disaggregated, mark, colour in _KINDS:
+        own = [
+            place
+            for place, each in zip(places, front, strict=True)
+            if each.planned.disaggregated == disaggregated
+        ]
+        if own:
+            axes.plot(*zip(*own, strict=True), mark, color=colour, markersize=6, label=name)
+    best = plan.best[0]
+    if best.tpot_s:
+        held = (1 / best.tpot_s, best.output_tokens_per_s_per_gpu)
+        axes.plot(*held, "o", markersize=13, fillstyle="none", color="black")
+    axes.set_title(f"ringed: {in_words(best)}", loc="left", fontsize=9)
+    axes.margins(x=0.2, y=0.1)
+    axes.autoscale_view()
+    to_axes = axes.transData + axes.transAxes.inverted()
+    last, named = float("inf"), ""
+    for place, each in zip(places, front, strict=True):
+        up = float(to_axes.transform(place)[1])
+        name = front_name(each)
+        if abs(last - up) >= _APART and name != named:
+            note(axes, name, place, (6, 3), color=GREY, fontsize=7)
+            last, named = up, name
+    axes.set_xlabel("tokens/s/user")
+    axes.set_ylabel("tokens/s/GPU")
+    label_ticks(axes.yaxis, format_tokens)
+    axes.grid(**GRID)
+    axes.legend(frameon=False)

@@ -56,7 +56,17 @@ def plan_as_data(plan: TunerPlan) -> dict[str, Any]:
     return {
         "system": plan.cluster.name,
         "network": plan.cluster.network.name if plan.cluster.network else None,
-        "rules": [_rule_as_data(each) for each in plan.rules],
+        "rules": [
+            {
+                **asdict(each.rule),
+                "instead_of": {"algorithm": each.instead_of[0], "protocol": each.instead_of[1]},
+                "saved_pct": round(100 * each.saved, 2),
+                "saved_at_most_pct": round(100 * each.saved_at_most, 2),
+                "p90_pct": each.p90_pct,
+                "in_force": each.sound,
+            }
+            for each in plan.rules
+        ],
         **attributes(plan, "sizes sizes_already_fastest ranges_within_error"),
         "error": attributes(plan, "median_pct p90_pct"),
         "notes": list(plan.notes),
@@ -71,17 +81,6 @@ def plan_as_text(plan: TunerPlan) -> str:
         head = ("collective", "GPUs", "sizes", "saves", "by running")
         sections.append(table(head, [_plan_cells(each) for each in plan.rules], right="13"))
     return "\n\n".join([*sections, paragraphs(_remarks(plan))])
-
-
-def _rule_as_data(each: PlannedRule) -> dict[str, Any]:
-    return {
-        **asdict(each.rule),
-        "instead_of": {"algorithm": each.instead_of[0], "protocol": each.instead_of[1]},
-        "saved_pct": round(100 * each.saved, 2),
-        "saved_at_most_pct": round(100 * each.saved_at_most, 2),
-        "p90_pct": each.p90_pct,
-        "in_force": each.sound,
-    }
 
 
 def _plan_cells(each: PlannedRule) -> tuple[str, ...]:

@@ -17,7 +17,13 @@ def as_data(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.verdict,
         "causes": [_cause_as_data(each) for each in verdict.causes],
-        "levels": [_level_as_data(each) for each in verdict.levels],
+        "levels": [
+            {
+                **attributes(each.findings.run, "collective num_gpus nodes"),
+                **attributes(each, "band ratio percentile"),
+            }
+            for each in verdict.levels
+        ],
         "healthy_probability": verdict.healthy,
         "faster_than_such_machines": verdict.fast,
         "no_verdict": verdict.reason or None,
@@ -82,11 +88,4 @@ def _cause_as_data(named: Named) -> dict[str, Any]:
         "settings": list(named.cause.settings),
         **attributes(named, "severity probability evidence"),
         "or": [each.key for each in named.alike],
-    }
-
-
-def _level_as_data(level: Level) -> dict[str, Any]:
-    return {
-        **attributes(level.findings.run, "collective num_gpus nodes"),
-        **attributes(level, "band ratio percentile"),
     }

@@ -6,7 +6,6 @@ formulas, symbols and sources are those of its report.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -27,8 +26,6 @@ FIGURES: Final = ("time_s", "busbw", "algbw", "bound_s", "link_share")
 """What of a collective can be asked why, besides the parts of its path."""
 _ROOM: Final = "collective."
 _PART: Final = "collective.part."
-_GLUE: Final = "\N{NO-BREAK SPACE}"
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=%|(?:[kMGTPE]?(?:FLOP|B|J)|[KMGT]iB|[nmu]?s)\b)")
 
 
 def as_data(answer: Why) -> dict[str, Any]:
@@ -57,18 +54,13 @@ def as_data(answer: Why) -> dict[str, Any]:
     }
 
 
-def _paragraph(text: str, indent: str = "  ") -> str:
-    """Return a wrapped text, no number apart from its unit."""
-    return paragraph(_BEFORE_UNIT.sub(_GLUE, text), indent).replace(_GLUE, " ")
-
-
 def as_text(answer: Why) -> str:
     """Return why a figure is as it is for a terminal."""
     places = {source: number for number, source in enumerate(answer.sources, 1)}
     equation = dict.fromkeys((answer.formula, answer.numbers, answer.text))  # each step once
     sections = [
-        heading(_paragraph(f"{answer.title}: {answer.text}")),
-        "\n".join(_paragraph(f"= {step}") for step in equation),
+        heading(paragraph(f"{answer.title}: {answer.text}", "  ")),
+        "\n".join(paragraph(f"= {step}", "  ") for step in equation),
     ]
     if answer.terms:
         cited = {source: f"[{number}]" for source, number in places.items()}
@@ -78,16 +70,16 @@ def as_text(answer: Why) -> str:
         ]
         sections.append(table(("symbol", "value", "meaning"), rows, right="1"))
     if answer.words:
-        sections.append(_paragraph(f"In words: {answer.words}."))
+        sections.append(paragraph(f"In words: {answer.words}.", "  "))
     if answer.error:
         median = answer.error.median_pct
         fit = "" if median is None else f" (median error of the fit {median:.1f} %)"
-        sections.append(_paragraph(f"Error: {answer.error.words}{fit}."))
+        sections.append(paragraph(f"Error: {answer.error.words}{fit}.", "  "))
     if answer.parts:
         parts = ", ".join(f"{part.name} ({part.text})" for part in answer.parts)
-        sections.append(_paragraph(f"Made of: {parts}."))
+        sections.append(paragraph(f"Made of: {parts}.", "  "))
     if places:
-        said = (_paragraph(f"[{number}] {source}", "    ") for source, number in places.items())
+        said = (paragraph(f"[{number}] {source}", "    ") for source, number in places.items())
         sections.append("\n".join(said))
     return "\n\n".join(sections)
 

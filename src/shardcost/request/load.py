@@ -45,15 +45,6 @@ _PER_USER: Final = 10
 _PERCENTILES: Final = (1, 99)
 
 
-def load_of(given: Given, finder: Finder, progress: Progress | None = None) -> Load:
-    """Return the load that the options describe, on the deployment that they describe.
-
-    Raises:
-        ImpossibleError: The request is in good order, but there is no such deployment.
-    """
-    return simulated(deployment_of(given, finder), requests_of(given, finder), progress)
-
-
 def simulated(deployment: Deployment, requests: Requests, progress: Progress | None = None) -> Load:
     """Return latencies and throughput of requests at a deployment.
 
@@ -87,7 +78,10 @@ def deployment_of(given: Given, finder: Finder) -> Deployment:
         if option.kind == "word" and not _sets_layout(option) and given.get(option.name) is not None
     }
     software, drafts = _engine_software(given, finder, [cluster]), _drafts(given)
-    layout = _worker_layout(given)
+    for option in options.LAYOUT:
+        if option.name not in options.LOAD and given.get(option.name) is not None:
+            raise UsageError(f"{option.flag} is for training; nothing of it is served")
+    layout = _layout_or_reason({**given, "gpus": None})
     engine = Engine(model, cluster, layout, software, formats, **drafts)
     if not _disaggregated(given):
         return Deployment(Pool(engine, _workers(given, "workers", layout)))
@@ -148,14 +142,6 @@ def _drafts(given: Given) -> dict[str, Any]:
         for name in ("draft_tokens", "acceptance")
         if given.get(name) is not None
     }
-
-
-def _worker_layout(given: Given) -> Layout:
-    """Return the layout of one worker; options of training alone are refused."""
-    for option in options.LAYOUT:
-        if option.name not in options.LOAD and given.get(option.name) is not None:
-            raise UsageError(f"{option.flag} is for training; nothing of it is served")
-    return _layout_or_reason({**given, "gpus": None})
 
 
 def _prefill_layout(given: Given, layout: Layout) -> Layout:

@@ -1,6 +1,6 @@
 """The event timeline of one training step: who does what when, kept exactly.
 
-Each stage runs its operations in the order of `shardcost.schedule.orders` on its compute stream;
+Each stage runs its operations in the order of `shardcost.schedule.lanes` on its compute stream;
 an operation starts when the stage is free and what it needs has arrived. Transfers to neighbours
 run on a stream of their own (``pp``), one after the other, or block the sender; gradients and
 weights of data parallelism run on another (``dp``). Nothing is approximated: the closed forms of

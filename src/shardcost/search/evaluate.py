@@ -276,7 +276,11 @@ class _Fitting:
         key = (id(ruled), family.zero, *choices)
         if self._held is None or self._held[0] != key:
             if choices not in self._memory:
-                self._memory = {choices: self._memory_bytes(family)}
+                parts = [
+                    self._some_memory_bytes(family, slice(start, start + _IN_CACHE))
+                    for start in range(0, len(self._pair), _IN_CACHE)
+                ]
+                self._memory = {choices: np.concatenate(parts, axis=1)}
             stage = self.grid.question.space.zero.index(family.zero)
             memory = self._memory[choices][stage, ruled.place]
             limit = self.grid.limit_bytes
@@ -289,15 +293,6 @@ class _Fitting:
             )
             self._held = key, held
         return self._held[1]
-
-    def _memory_bytes(self, family: Family) -> NDArray[np.float64]:
-        """Return what ranks hold at their peak: one row for each ZeRO stage, cell by cell."""
-        number = len(self._pair)
-        parts = [
-            self._some_memory_bytes(family, slice(start, start + _IN_CACHE))
-            for start in range(0, number, _IN_CACHE)
-        ]
-        return np.concatenate(parts, axis=1)
 
     def _some_memory_bytes(self, family: Family, some: slice) -> NDArray[np.float64]:
         grid, question = self.grid, self.grid.question

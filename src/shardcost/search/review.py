@@ -7,9 +7,8 @@ from typing import NamedTuple
 from shardcost.collectives.library_time import CollectiveTime, collective_time
 from shardcost.collectives.sweep import LEAST_BYTES, MOST_BYTES, curve_sizes
 from shardcost.estimate.messages import Message, messages
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.estimate.scaling import Scaling, tensor_scaling
-from shardcost.estimate.timeline.events import check_one_layout
 from shardcost.machine.libraries import MULTIMEM, default_library
 from shardcost.search.advice import Advice, advice
 

@@ -199,16 +199,16 @@ def with_room(setup: Setup, values: Mapping[str, Any]) -> Change:
     for degrees in _nearest_degrees(setup.layout, values, gpus):
         for company in ({}, _least(setup.layout, values, degrees, gpus)):
             other = {**values, "gpus": gpus, **degrees, **company}
-            own = {key: value for key, value in other.items() if value != _now(setup, key)}
+            own = {
+                key: value
+                for key, value in other.items()
+                if value != (None if key == "gpus" else getattr(setup.layout, key))
+            }
             change = changed(setup, {**own, "gpus": gpus})
             if _runs(setup, change):
                 along = tuple(key for key in own if key not in {*values, "gpus"})
                 return change._replace(along=along)
     return alone
-
-
-def _now(setup: Setup, name: str) -> Any:
-    return None if name == "gpus" else getattr(setup.layout, name)
 
 
 def _runs(setup: Setup, change: Change) -> bool:

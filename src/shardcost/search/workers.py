@@ -226,7 +226,8 @@ class _Screen:
         batches = np.array(_doublings(scheduler.max_num_seqs))[None, :]
         lanes = layout.dp * layout.pp
         step_s = engine.decode(batches * layout.dp, self.context).time_s + 0.0 * lanes
-        cached = _cached(self.question, engine)
+        shared = self.question.prefix_tokens if engine.software.scheduler.prefix_caching else 0
+        cached = min(shared, max(round(self.question.prompt.mean) - 1, 0))
         new = max(self.prompt - cached, 1)
         many = min(max(scheduler.max_num_batched_tokens // new, 1), _MOST_PROMPTS)
         prompts = np.array([[1, many]])
@@ -356,12 +357,6 @@ _NOTHING: Final = _Figures(
     *(np.zeros(0, dtype=np.int64),) * 3, np.ones((1, 1)), np.zeros((0, 1)), np.ones((1, 1)),
     np.zeros((0, 1)), np.zeros(0, dtype=np.int64),
 )  # fmt: skip
-
-
-def _cached(question: LoadQuestion, engine: Engine) -> int:
-    """Return the tokens of a prompt that an engine finds in its prefix cache."""
-    shared = question.prefix_tokens if engine.software.scheduler.prefix_caching else 0
-    return min(shared, max(round(question.prompt.mean) - 1, 0))
 
 
 def _doublings(most: int) -> list[int]:

@@ -119,7 +119,9 @@ def case_of(row: Row) -> InferenceCase:
     # An engine that splits prompts fills its steps in any case.
     one = row.get("dataset", "") in GENERATED and not software.scheduler.chunked_prefill
     return InferenceCase(
-        _routed_alike(model_of(row)) if _one_prompt(row) else model_of(row),
+        _routed_alike(model_of(row))
+        if (row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _IN_2024["vllm"])
+        else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
         software,
@@ -152,7 +154,7 @@ def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) 
     elif case.figure.startswith("static"):
         result = generation(engine, batch=_counts(rows, "batch"), **counts)
     else:
-        requests, arrivals = _counts(rows, "batch"), arrivals_of(rows[0])
+        requests, arrivals = _counts(rows, "batch"), _ARRIVALS.get(engine_of(rows[0]), "at random")
         result = under_load(
             engine,
             requests=requests,
@@ -216,11 +218,6 @@ def engine_of(row: Row) -> str:
     return next((earlier for before, earlier in _EARLIER[name] if version < before), name)
 
 
-def arrivals_of(row: Row) -> str:
-    """Return how requests reach the engine of a row."""
-    return _ARRIVALS.get(engine_of(row), "at random")
-
-
 def machine(row: Row, devices: int) -> Cluster:
     """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
     stated = row["cluster"]
@@ -248,15 +245,6 @@ def model_of(row: Row) -> Model:
         parallel=row["model"].lower().replace(" ", "-").startswith(_PARALLEL),
     )
     return Model(name=row["model"], hidden_size=hidden, vocab_size=vocab, blocks=(block,))
-
-
-def _one_prompt(row: Row) -> bool:
-    """Return whether all sequences of a run had the same prompt, and so the same experts.
-
-    In llm_inference_bench those of some engines had: 16 sequences of Mixtral take less time per
-    step than the memory needs for the weights of all experts.
-    """
-    return row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _IN_2024["vllm"]
 
 
 def _routed_alike(model: Model) -> Model:

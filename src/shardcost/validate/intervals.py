@@ -26,7 +26,7 @@ from shardcost.collectives import interval as of_collectives
 from shardcost.dtypes import BITS
 from shardcost.errors import ShardcostError
 from shardcost.estimate import interval as of_runs
-from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, links_of, standing_of
+from shardcost.estimate.interval import OTHER_SOFTWARE, kernel_standing, standing_of
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.experts import GROUPED
 from shardcost.machine import CATALOG, Fitted, Machine, machine_of
@@ -279,7 +279,9 @@ def _of_operator(row: Row, fitted: Fitted) -> Facts:
     return {
         "standing": kernel_standing(on, row.get("dtype") or "bf16"),
         "operator": kind,
-        "links": links_of(cluster) if kind in {"collective", "both"} else "any",
+        "links": of_collectives.links_of(cluster.tiers[0])
+        if kind in {"collective", "both"}
+        else "any",
     }
 
 
@@ -352,14 +354,10 @@ def _of_memory_run(row: Row, _: Fitted) -> Facts:
     }
 
 
-def _band(row: Row) -> str:
-    return band_of(of_collectives.BANDS, whole_cell(row, "size_bytes"))
-
-
 def _of_share(row: Row, fitted: Fitted) -> Facts:
     cluster = comm_fraction.cluster_of(row["gpu"])
     standing = kernel_standing(machine_of(cluster, fitted=fitted), "bf16")
-    return {"standing": standing, "links": links_of(cluster)}
+    return {"standing": standing, "links": of_collectives.links_of(cluster.tiers[0])}
 
 
 _OF_REQUESTS: Final = {"ttft_ms": of_runs.LOADED_FIRST, "e2e_ms": of_runs.WHOLE}
@@ -406,7 +404,7 @@ _FACTS: Final[Mapping[str, Callable[[Row, Fitted], Facts]]] = {
     "requests": lambda row, _: {"figure": _OF_REQUESTS[row["figure"]]},
     "jitter": lambda row, _: {
         "figure": f"{jitter.PERCENTS[row['figure']]}th percentile",
-        "size": _band(row),
+        "size": band_of(of_collectives.BANDS, whole_cell(row, "size_bytes")),
     },
     "jitter_steps": lambda row, _: {
         "figure": f"{jitter_steps.PERCENTS[row['figure']]}th percentile",

@@ -12,7 +12,7 @@ from typing import Final
 from shardcost.formats.tables import Table
 from shardcost.jitter import tail_of_all_reduce
 from shardcost.machine import CATALOG, Fitted
-from shardcost.machine.jitter import Jitter, catalog_jitter
+from shardcost.machine.constants import Jitter, catalog_jitter
 from shardcost.validate.predictions import (
     Derived,
     Floats,

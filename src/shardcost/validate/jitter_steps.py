@@ -11,7 +11,7 @@ from typing import Final
 from shardcost.formats.tables import Row, Table
 from shardcost.jitter import over_median
 from shardcost.machine import CATALOG, Fitted
-from shardcost.machine.jitter import Jitter, catalog_jitter
+from shardcost.machine.constants import Jitter, catalog_jitter
 from shardcost.validate.predictions import Derived, Predictions, by_row, meaning_of, whole_cell
 
 MEASURED: Final = "measured"

@@ -19,7 +19,6 @@ from shardcost.formats.tables import Row, Table, number
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine
 from shardcost.load.requests import Requests, Stream
-from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.software import Software
@@ -88,16 +87,11 @@ def _of_run(rows: list[Row], fitted: Fitted) -> Floats:
     places = {name: place for place, name in enumerate(requests)}
     spans = {
         figure: _spans_ms(ends_s - load.arrival_s, order[load.served], len(stream))
-        for figure, ends_s in _ends_s(load).items()
+        for figure, ends_s in {"ttft_ms": load.first_token_s, "e2e_ms": load.finished_s}.items()
     }
     return np.array(
         [meaning_of(row, "figure", spans)[places[row["request"]]] for row in rows], dtype=np.float64
     )
-
-
-def _ends_s(load: Load) -> dict[str, Floats]:
-    """Return when what each figure measures ends."""
-    return {"ttft_ms": load.first_token_s, "e2e_ms": load.finished_s}
 
 
 def _spans_ms(spans_s: Floats, places: Any, count: int) -> Floats:

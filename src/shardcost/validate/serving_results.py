@@ -119,7 +119,10 @@ def requests_of(run: ServingResult, most: int = MOST_SIMULATED) -> Requests:
         rule = f"at most {_MOST_IN_FLIGHT} to be simulated"
         raise BadValueError("concurrency", run.concurrency, rule)
     random = np.random.default_rng(_SEED)
-    count = min(_count(run), max(most, _ROUNDS * (run.concurrency or 0)))
+    count = min(
+        run.requests or max(_USUAL, 10 * (run.concurrency or 0)),
+        max(most, _ROUNDS * (run.concurrency or 0)),
+    )
     if count * run.output_tokens > _MOST_TOKENS:
         rule = f"at most {_MOST_TOKENS // count} for {count} requests to be simulated"
         raise BadValueError("mean output tokens", run.output_tokens, rule)
@@ -137,10 +140,6 @@ def requests_of(run: ServingResult, most: int = MOST_SIMULATED) -> Requests:
         users=run.concurrency,
     )
     return Requests(arrival="trace", count=count, trace=stream)
-
-
-def _count(run: ServingResult) -> int:
-    return run.requests or max(_USUAL, 10 * (run.concurrency or 0))
 
 
 def _arrivals(run: ServingResult, count: int, random: np.random.Generator) -> Floats:

@@ -156,7 +156,13 @@ def validate(
         ignore_versions: Predict every row by a library's newest version.
         fitted: The constants to predict by.
     """
-    _check_columns(table, by)
+    known = columns_of(table)
+    for name in by:
+        if name not in known:
+            named = ", ".join(known[:_COLUMNS_SHOWN]) + ", …" * (len(known) > _COLUMNS_SHOWN)
+            raise BadValueError(
+                "--by", name, f"a column of {table.path} ({' '.join(named.split())})"
+            )
     kind = kind_of(table)
     headline = getattr(kind, "HEADLINE", "")
     shown = _of_figure(headline, table)
@@ -263,16 +269,6 @@ def stats(errors_pct: Floats, inside: NDArray[np.bool_] | None = None) -> Stats:
         bias_pct=float(np.mean(signed)),
         coverage_pct=None if inside is None else float(100 * np.mean(inside[known])),
     )
-
-
-def _check_columns(table: Table, by: Sequence[str]) -> None:
-    known = columns_of(table)
-    for name in by:
-        if name not in known:
-            named = ", ".join(known[:_COLUMNS_SHOWN]) + ", …" * (len(known) > _COLUMNS_SHOWN)
-            raise BadValueError(
-                "--by", name, f"a column of {table.path} ({' '.join(named.split())})"
-            )
 
 
 def measurements(table: Table, column: str) -> tuple[Floats, list[str]]:

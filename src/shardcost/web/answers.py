@@ -89,9 +89,9 @@ def estimate(given: Fields) -> Any:
     data |= {"title": title(result), "details": details(result)}
     run = run_of(given, Pasted(given), result)
     if run is not None:
-        from shardcost.report.run_data import figures
+        from shardcost.report.run import figures_as_data
 
-        data["run"] = figures(run)
+        data["run"] = figures_as_data(run)
     return data
 
 
@@ -286,7 +286,7 @@ def launch(given: Fields) -> Any:
 def load(given: Fields) -> Any:
     """Return what ``shardcost load --json`` prints of one load or a sweep, and the command."""
     from shardcost.load.parts import parts_of
-    from shardcost.report.load_page import command_of, load_as_data
+    from shardcost.report.load_data import command_of, load_as_data
 
     if given["sweep"] is not None:
         return _swept(given)
@@ -317,7 +317,7 @@ def _few(requests: Requests) -> Requests:
 
 def _swept(given: Fields) -> Any:
     """Return a deployment at loads from low to high."""
-    from shardcost.report.load_page import command_of, swept_as_data
+    from shardcost.report.load_data import command_of, swept_as_data
 
     finder = Pasted(given)
     over, values = swept(given["sweep"])
@@ -342,7 +342,7 @@ def _swept(given: Fields) -> Any:
 def ratio(given: Fields) -> Any:
     """Return what a deployment holds as its GPUs are divided between prefill and decode."""
     from shardcost.load.ratio import best_ratio
-    from shardcost.report.load_page import ratio_as_data
+    from shardcost.report.load_data import ratio_as_data
 
     finder = Pasted(given)
     deployment, latency = deployment_of(given, finder), limits_of(given)

@@ -168,7 +168,10 @@ def _use_of_measurements(
         with _at_most(CALIBRATE_S):
             measured = gathered([reading], stated)
             results = calibrate(measured.curves, lambda _: None)
-        name = _profile_name(measured.cluster.name, reading.file)
+        name = re.sub(
+            r"[^A-Za-z0-9_.-]", "_", f"{measured.cluster.name}-calibrated-on-{reading.file}"
+        )
+        name = name[:_MOST_PROFILE_NAME]
         profile = as_profile(name, measured.cluster, results)
     except NotStatedError as error:
         return None, f"it {_HINTS.sub('', error.reason)}: choose the machine"
@@ -181,16 +184,6 @@ def _use_of_measurements(
     points = f"{measured.points:,} measured point{'s' * (measured.points != 1)}"
     joined = "" if measured.cluster.network is None else f" with {measured.cluster.network.name}"
     return {"profile": profile}, f"{measured.cluster.name}{joined}, calibrated on {points}"
-
-
-def _profile_name(cluster: str, file: str) -> str:
-    """Return the name of a calibrated machine: what it is, and by which file.
-
-    >>> _profile_name("h200_sxm", "all reduce.txt")
-    'h200_sxm-calibrated-on-all_reduce.txt'
-    """
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{cluster}-calibrated-on-{file}")
-    return name[:_MOST_PROFILE_NAME]
 
 
 class _TooLongError(ShardcostError):

@@ -343,10 +343,6 @@ class _Gates:
         transfer, gate = (np.concatenate(column) for column in zip(*feeding, strict=True))
         self._fed = _grouped(transfer, gate, transfers)
 
-    def open_at_once(self) -> list[int]:
-        """Return the transfers that wait for nothing."""
-        return [transfer for transfer, unmet in enumerate(self._unmet) if not unmet]
-
     def released(self, ended: Iterable[int]) -> list[int]:
         """Return the transfers that may start now that these have ended."""
         free: list[int] = []
@@ -355,18 +351,15 @@ class _Gates:
                 gate = fed
                 self._needs[gate] -= 1
                 while not self._needs[gate]:
-                    self._let_through(gate, free)
+                    for member in self._members[gate]:
+                        self._unmet[member] -= 1
+                        if not self._unmet[member]:
+                            free.append(member)
                     gate = self._following[gate]
                     if gate < 0:
                         break
                     self._needs[gate] -= 1
         return free
-
-    def _let_through(self, gate: int, free: list[int]) -> None:
-        for member in self._members[gate]:
-            self._unmet[member] -= 1
-            if not self._unmet[member]:
-                free.append(member)
 
 
 def _grouped(group: Ints, value: Ints, groups: int) -> list[list[int]]:
@@ -464,7 +457,7 @@ def _times(lanes: _Lanes, sizes: Floats, gates: _Gates) -> tuple[Floats, Floats]
     # in the order in which they started.
     under_way: list[tuple[float, int, int]] = []
     order = count()
-    now, ready = 0.0, gates.open_at_once()
+    now, ready = 0.0, [transfer for transfer, unmet in enumerate(gates._unmet) if not unmet]
     while True:
         start[ready] = now
         for transfer in ready:

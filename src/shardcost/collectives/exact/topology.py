@@ -113,13 +113,23 @@ class Topology:
 
     def route(self, source: int, target: int) -> Route:
         """Return the links from one place to another."""
-        distance = self._distances_to(target)
+        if target not in self._distances:
+            shortest = _networkx().single_source_dijkstra_path_length
+            self._distances[target] = shortest(self._backwards, target, weight="cost")
+        distance = self._distances[target]
         if source not in distance:
             ends = self.places[source].name, self.places[target].name
             raise BadValueError(f"route in {self.name}", ends, "between places that links connect")
         route, at = [], source
         while at != target:
-            route.append(self._next_link(at, target, distance))
+            cheapest = [
+                index
+                for index in self._outgoing[at]
+                if (link := self.links[index]).target in distance
+                and distance[link.target] + link.cost == distance[at]
+            ]
+            spread = 0 if at < self.devices else self.places[target].server
+            route.append(cheapest[spread % len(cheapest)])
             at = self.links[route[-1]].target
         return tuple(route)
 
@@ -136,22 +146,6 @@ class Topology:
                     return index
         rule = "linked to one switch that reduces, since the schedule reduces in a switch"
         raise BadValueError(f"devices of {self.name}", sorted(devices), rule)
-
-    def _next_link(self, at: int, target: int, distance: Mapping[int, int]) -> int:
-        cheapest = [
-            index
-            for index in self._outgoing[at]
-            if (link := self.links[index]).target in distance
-            and distance[link.target] + link.cost == distance[at]
-        ]
-        spread = 0 if at < self.devices else self.places[target].server
-        return cheapest[spread % len(cheapest)]
-
-    def _distances_to(self, target: int) -> Mapping[int, int]:
-        if target not in self._distances:
-            shortest = _networkx().single_source_dijkstra_path_length
-            self._distances[target] = shortest(self._backwards, target, weight="cost")
-        return self._distances[target]
 
 
 def nvswitch(

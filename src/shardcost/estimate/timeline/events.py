@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from shardcost.checks import is_array
-from shardcost.errors import BadTypeError
-from shardcost.estimate.result import Estimate
 from shardcost.records import NamedTuple
 
 COMPUTE: Final = "compute"
@@ -96,13 +93,6 @@ class Drawing(NamedTuple):
     """``compute_s``, ``exposed_s``, ``hidden_s``, ``bubble_s``, ``host_s``."""
     gap: Break | None = None
     """Where micro-batches are left out."""
-
-
-def check_one_layout(estimate: Estimate, to: str = "be drawn") -> None:
-    """Raise for an estimate of many layouts."""
-    if is_array(estimate.time_s):
-        rule = f"one layout, not an array of them, to {to}"
-        raise BadTypeError("layout", estimate.layout, rule)
 
 
 def drawing(

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 from shardcost.estimate.ledger import once
 from shardcost.estimate.pieces import KIND, PASSES, is_exchange
 from shardcost.estimate.price import Prices
-from shardcost.estimate.result import Estimate
+from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.estimate.timeline.events import (
     COMMUNICATION,
     COMPUTE,
     Drawing,
     Event,
-    check_one_layout,
     drawing,
 )
 from shardcost.program.assemble import Layers

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardcost.estimate.pieces import PassParts, Piece
-from shardcost.estimate.result import BUBBLE, HOST, Estimate
-from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, check_one_layout, drawing
+from shardcost.estimate.result import BUBBLE, HOST, Estimate, check_one_layout
+from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, drawing
 from shardcost.memory.stages import stage_by_cost, stage_evenly
-from shardcost.schedule.lanes import durations
-from shardcost.schedule.orders import Op
+from shardcost.schedule.lanes import Op, durations
 from shardcost.schedule.timeline import Timeline, timeline_of
 from shardcost.schedule.work import StepWork
 from shardcost.workload import Train
@@ -171,7 +170,8 @@ class _Stage:
             free = blocked.get(number, end)
         yield from self._sends()
         yield from self._gathers()
-        yield from self._reduces()
+        idle = self.line.computed_s(self.stage), self.line.step_s
+        yield from self._buckets("reduce gradients", self.lane.reduces, [idle])
         yield from self._end(free)
 
     def _event(self, name: str, stream: str, kind: str, span: Span, **more: Any) -> Event:
@@ -202,7 +202,7 @@ class _Stage:
             sent = {"group": "dp", "exposed": exposed, **more}
             yield self._event("layer weights", "dp", "comm", span, **sent)
         parts = self._parts(kind, chunk)
-        computed = late_s + sum(float(_sum(part.compute_s)) for part in parts)
+        computed = late_s + sum(float(sum(part.compute_s.values())) for part in parts)
         mean_s = float(bare_s / self.estimate.ledger.slowest)
         free = computed + max(0.0, mean_s - float(sum(part.time.device_s for part in parts)))
         yield self._event(name, COMPUTE, name, (late_s, computed), **more)
@@ -269,11 +269,6 @@ class _Stage:
         ]
         yield from self._buckets("gather weights", lane.gathers, waits)
 
-    def _reduces(self) -> Iterator[Event]:
-        """Yield buckets of gradients, exposed when the stage has nothing left to compute."""
-        idle = self.line.computed_s(self.stage), self.line.step_s
-        yield from self._buckets("reduce gradients", self.lane.reduces, [idle])
-
     def _buckets(self, name: str, buckets: Sequence[Bucket], waits: list[Span]) -> Iterator[Event]:
         """Yield buckets, exposed while the stage waits; those that follow at once are joined."""
         for chunk, start, end in buckets if self.whole else _joined(buckets):
@@ -303,10 +298,6 @@ class _Stage:
         over = self.line.step_s - float(software.step_overhead_s)
         yield self._event("wait", COMPUTE, "idle", (max(done, free), over))
         yield self._event(HOST, COMPUTE, "host", (over, self.line.step_s))
-
-
-def _sum(table: Mapping[str, Any]) -> Any:
-    return sum(table.values())
 
 
 def _added(tables: Iterable[Mapping[str, Any]]) -> dict[str, float]:

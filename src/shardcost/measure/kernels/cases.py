@@ -9,7 +9,7 @@ power of two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import chain, count, islice
 from math import log2
 from typing import Any, Final
@@ -126,16 +126,10 @@ def _fitting(cases: Iterator[KernelCase], wanted: int, limits: Limits) -> list[K
     found: dict[KernelCase, None] = {}
     for case in islice(cases, 50 * wanted):
         if case.bytes_moved <= limits.most_bytes and case.flops <= limits.most_flops:
-            found[_in_mode(case, limits.mode)] = None
+            found[replace(case, mode=limits.mode)] = None
         if len(found) == wanted:
             break
     return list(found)
-
-
-def _in_mode(case: KernelCase, mode: str) -> KernelCase:
-    from dataclasses import replace
-
-    return replace(case, mode=mode)
 
 
 def _long_cases(limits: Limits) -> Iterator[KernelCase]:

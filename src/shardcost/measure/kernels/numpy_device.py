@@ -9,8 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from shardcost.measure.kernels.cases import KernelCase, Limits
-from shardcost.measure.kernels.host import cpu_name, memory_limit
-from shardcost.measure.kernels.timing import NotAvailableError, Times, times_of
+from shardcost.measure.kernels.timing import (
+    NotAvailableError,
+    Times,
+    cpu_name,
+    memory_limit,
+    times_of,
+)
 
 CPU_FLOPS: Final = 2e9
 CPU_SCALE: Final = 0.2

@@ -1,15 +1,54 @@
-"""Measures cases on a device for as long as a time budget lasts."""
+"""Measures cases on a device for as long as a time budget lasts, each row written at once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-from shardcost.measure.kernels.cases import KINDS, KernelCase, cases_for
-from shardcost.measure.kernels.table import MeasuredKernels
-from shardcost.measure.kernels.timing import MeasuredDevice, NotAvailableError
+from shardcost.formats.tables import opened_csv
+from shardcost.measure.kernels.cases import FIELDS, KINDS, KernelCase, cases_for
+from shardcost.measure.kernels.timing import MeasuredDevice, NotAvailableError, Times
+from shardcost.measure.table import AppendedTable
+
+HEADER: Final = (
+    *("gpu", "device", "software"), *FIELDS,
+    *("bytes_moved", "calls", "time_us", "min_us", "p90_us"),
+)  # fmt: skip
+
+
+class MeasuredKernels(AppendedTable):
+    """A table of measured kernels.
+
+    Args:
+        path: The file.
+        gpu: Name of the cluster in the catalog that has the device, or what stands for it.
+        append: Add to a table that is there already, and leave out what it has.
+        force: Replace what is there already.
+    """
+
+    def __init__(self, path: Path, gpu: str, *, append: bool = False, force: bool = False) -> None:
+        super().__init__(path, HEADER, append=append, force=force)
+        self.gpu = gpu
+        self._known: frozenset[tuple[str, ...]] = frozenset()
+        if self.continued:
+            _, records = opened_csv(path)
+            places = [HEADER.index(name) for name in FIELDS]
+            self._known = frozenset(tuple(row[place] for place in places) for row in records)
+
+    def has(self, case: KernelCase) -> bool:
+        """Return whether the table had a case when it was opened."""
+        return tuple(map(str, case.cells())) in self._known
+
+    def add(self, case: KernelCase, times: Times, device: str, software: str) -> None:
+        """Append the times of a case."""
+        figures = (f"{value:.3f}" for value in times[:3])
+        self.write(
+            (self.gpu, device, software, *case.cells(), case.bytes_moved, times.calls, *figures)
+        )
+
 
 _LONG: Final = ("burst", "sustained")
 _LONG_S: Final = 6.0

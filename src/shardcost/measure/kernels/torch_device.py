@@ -14,9 +14,14 @@ from typing import Any, Final
 
 from shardcost.errors import UsageError
 from shardcost.measure.kernels.cases import KernelCase, Limits
-from shardcost.measure.kernels.host import cpu_name, memory_limit
 from shardcost.measure.kernels.numpy_device import CPU_FLOPS, CPU_SCALE, called
-from shardcost.measure.kernels.timing import NotAvailableError, Times, times_of
+from shardcost.measure.kernels.timing import (
+    NotAvailableError,
+    Times,
+    cpu_name,
+    memory_limit,
+    times_of,
+)
 
 _GRAPH_S: Final = 2e-3
 """About how long one graph runs: long against its launch, short against a board's regulator."""

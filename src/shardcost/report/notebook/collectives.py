@@ -21,14 +21,26 @@ from shardcost.validate.shipped import points_like
 def view(result: CollectiveTime | DispatchTime) -> View:
     """Return what a notebook shows of a collective."""
     if isinstance(result, DispatchTime):
-        return _exchange(result)
+        return View(
+            lambda: _exchange_screen(result),
+            lambda: dispatch.as_data(result),
+            {"kernels": lambda: _kernels(result)},
+        )
     if not is_array(result.time_s):
         return View(
             lambda: _screen(result),
             lambda: text.as_data(result),
             {
                 "paths": lambda: text.as_data(result)["alternatives"],
-                "parts": lambda: _parts(result),
+                "parts": lambda: [
+                    {
+                        "part": each.name,
+                        "time_s": each.value,
+                        "formula": each.formula,
+                        "numbers": each.numbers,
+                    }
+                    for each in text.parts(result)
+                ],
             },
             {"sizes": lambda: _curve(result)},
         )
@@ -78,13 +90,6 @@ def _cells(result: CollectiveTime) -> Rows:
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
-def _parts(result: CollectiveTime) -> Rows:
-    return [
-        {"part": each.name, "time_s": each.value, "formula": each.formula, "numbers": each.numbers}
-        for each in text.parts(result)
-    ]
-
-
 def _screen(result: CollectiveTime) -> Markup:
     title = text.title(result, text.exact_bytes(result.size_bytes))
     rows = _with_whisker(text.figures(result), result)
@@ -117,14 +122,6 @@ def _with_whisker(
         else (label, value, words)
         for label, value, words in rows
     ]
-
-
-def _exchange(result: DispatchTime) -> View:
-    return View(
-        lambda: _exchange_screen(result),
-        lambda: dispatch.as_data(result),
-        {"kernels": lambda: _kernels(result)},
-    )
 
 
 def _kernels(result: DispatchTime) -> Rows:

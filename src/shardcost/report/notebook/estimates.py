@@ -34,7 +34,11 @@ def view(estimate: Estimate) -> View:
         lambda: _screen(estimate),
         lambda: as_data(estimate, caveats_of(estimate.model)),
         {
-            "parts": lambda: _parts(estimate),
+            "parts": lambda: [
+                {"part": each.key, "time_s": each.seconds}
+                | {name: getattr(each, name) for name in ("share", "hidden_s", "sent_bytes")}
+                for each in text.parts(estimate)
+            ],
             "operations": lambda: list(_operations(estimate)),
             "messages": lambda: messages_as_data(estimate)["messages"],
             "memory": lambda: _memory(estimate),
@@ -67,14 +71,6 @@ def layouts(estimate: Estimate) -> Rows:
         for name, value in (varying | figures).items()
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _parts(estimate: Estimate) -> Rows:
-    return [
-        {"part": each.key, "time_s": each.seconds}
-        | {name: getattr(each, name) for name in ("share", "hidden_s", "sent_bytes")}
-        for each in text.parts(estimate)
-    ]
 
 
 def _operations(estimate: Estimate) -> Iterator[dict[str, Any]]:

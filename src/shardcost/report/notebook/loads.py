@@ -24,7 +24,13 @@ def view(load: Load) -> View:
         lambda: _screen(load),
         lambda: as_data(load, load.limits, parts=_parts(load), caveats=_caveats(load)),
         {
-            "latencies": lambda: _latencies(load),
+            "latencies": lambda: [
+                {
+                    "latency": text.NAMES[name],
+                    **{f"{key}_s": each for key, each in found._asdict().items()},
+                }
+                for name, found in text.distributions(load).items()
+            ],
             "requests": lambda: _requests(load),
             "moments": lambda: [each._asdict() for each in load.moments],
         },
@@ -41,13 +47,6 @@ def _parts(load: Load) -> Parts | None:
 
 def _caveats(load: Load) -> tuple[str, ...]:
     return caveats_of(load.deployment.serving.engine.model)
-
-
-def _latencies(load: Load) -> Rows:
-    return [
-        {"latency": text.NAMES[name], **{f"{key}_s": each for key, each in found._asdict().items()}}
-        for name, found in text.distributions(load).items()
-    ]
 
 
 def _requests(load: Load) -> Rows:

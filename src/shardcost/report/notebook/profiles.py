@@ -8,11 +8,11 @@ from typing import Final
 from shardcost.calibrate.profile import Measured, Profile
 from shardcost.report import calibrate as text
 from shardcost.report import collective_plot
+from shardcost.report.calibrate import as_data
 from shardcost.report.markup import Markup
 from shardcost.report.notebook import view as html
 from shardcost.report.notebook.view import Piece, Rows, View
 from shardcost.report.pictures import COLOURS, GREY, Sketch
-from shardcost.report.profile import as_data
 from shardcost.validate.validation import Stats
 
 _HEAD: Final = ("median / p90 error, %", "points", "before", "after", "left out", "before", "after")
@@ -23,7 +23,18 @@ def view(profile: Profile) -> View:
     return View(
         lambda: _screen(profile),
         lambda: as_data(profile),
-        {"constants": lambda: _constants(profile), "errors": lambda: _errors(profile)},
+        {
+            "constants": lambda: _constants(profile),
+            "errors": lambda: [
+                {"of": each.of, "points": each.after.rows}
+                | {
+                    f"{when}_{figure}": getattr(getattr(each, when), figure)
+                    for when in ("before", "after", "left_out")
+                    for figure in ("median_pct", "p90_pct")
+                }
+                for each in profile.errors
+            ],
+        },
         {each.name: partial(_curve, each) for each in profile.measured()},
     )
 
@@ -47,19 +58,6 @@ def _constants(profile: Profile) -> Rows:
             for name, moved in entry["constants"].items()
         ]
     return rows
-
-
-def _errors(profile: Profile) -> Rows:
-    """Return the errors on the points, in percent, before and after."""
-    return [
-        {"of": each.of, "points": each.after.rows}
-        | {
-            f"{when}_{figure}": getattr(getattr(each, when), figure)
-            for when in ("before", "after", "left_out")
-            for figure in ("median_pct", "p90_pct")
-        }
-        for each in profile.errors
-    ]
 
 
 def _screen(profile: Profile) -> Markup:

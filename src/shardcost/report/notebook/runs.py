@@ -7,8 +7,8 @@ from shardcost.report import run as text
 from shardcost.report.estimate import as_remarks, details, title
 from shardcost.report.markup import Markup
 from shardcost.report.notebook import view as html
-from shardcost.report.notebook.view import Piece, Rows, View
-from shardcost.report.run_data import as_data
+from shardcost.report.notebook.view import Piece, View
+from shardcost.report.run import as_data
 from shardcost.resolve import caveats_of
 
 
@@ -17,15 +17,13 @@ def view(run: TrainingRun) -> View:
     return View(
         lambda: _screen(run),
         lambda: as_data(run, caveats_of(run.estimate.model)),
-        {"shares": lambda: _shares(run)},
+        {
+            "shares": lambda: [
+                {"part": name, "time_s": share * run.wall_s, "share": share}
+                for name, share in run.shares.items()
+            ]
+        },
     )
-
-
-def _shares(run: TrainingRun) -> Rows:
-    return [
-        {"part": name, "time_s": share * run.wall_s, "share": share}
-        for name, share in run.shares.items()
-    ]
 
 
 def _screen(run: TrainingRun) -> Markup:
