@@ -1,6 +1,7 @@
 """Fits the attention kernels of training frameworks to measured forward and backward passes.
 
     python -m lab.refit_training_attention lab/measured/own_h200_attention_kernels.csv
+        --in-steps lab/measured/own_h200_attention_in_steps.csv
 
 Training frameworks do not run the attention of serving engines: Transformer Engine runs cuDNN's,
 PyTorch and the flash-attn package FlashAttention-2, which was written for Ampere's instructions and
@@ -9,6 +10,10 @@ each kernel of the table the sections ``KERNEL_prefill`` and ``KERNEL_backward``
 ``catalog/attention/`` are written, with errors on sequence lengths left out printed beside those
 in sample. The table was measured with causal attention in bf16 through PyTorch's
 ``scaled_dot_product_attention`` with one back end allowed at a time.
+
+The second table has the same kernels between GEMMs of 4,096 x 12,288 x 12,288 that ran for seconds,
+so that the board's power held the clock down, beside their time in a burst. ``in_steps`` is the
+median ratio of the two, over rows in which GEMMs take most of the time, as they do in a step.
 """
 
 from __future__ import annotations
@@ -45,6 +50,8 @@ _BACKWARD: Final = {"rate_ratio": 0.9, "block_us": 10.0}
 _COUNTED: Final = {"flop_ratio": 2.5, "bytes_ratio": 2.0}
 """Five products of matrices for two, and gradients beside what they are of."""
 _PULL: Final = 1e-3
+_MOST_GEMMS: Final = 0.6
+"""Share of the time that GEMMs take in rows that stand for a step."""
 BACKWARD: Final = "backward"
 
 Row = Mapping[str, str]
@@ -110,14 +117,26 @@ def left_out(on: KernelConstants, rows: Sequence[Row]) -> Floats:
     return leave_out(np.array([row["tokens"] for row in rows]), tried)
 
 
+def in_steps(rows: Sequence[Row]) -> tuple[float, Floats]:
+    """Return how much longer a kernel takes between GEMMs than in a burst, and errors in percent.
+
+    An error is that of a row by the others' median.
+    """
+    pairs = [(float(row["time_us"]), float(row["burst_us"])) for row in rows]
+    found = np.array([time / burst for time, burst in pairs])
+    others = np.array([np.median(np.delete(found, i)) for i in range(found.size)])
+    return float(np.median(found)), 100 * np.abs(others / found - 1)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit every kernel of a table, print errors on lengths left out, and write the sections."""
     parser = parser_of(__doc__)
     parser.add_argument("table", type=Path, help="measured attention of training (CSV)")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
+    parser.add_argument("--in-steps", type=Path, help="the same kernels between GEMMs (CSV)")
     options = parser.parse_args(arguments)
-    with options.table.open(encoding="utf-8", newline="") as file:
-        table = list(csv.DictReader(file))
+    table = _read(options.table)
+    beside = _read(options.in_steps) if options.in_steps else []
     for gpu, kernel in sorted({(row["gpu"], row["kernel"]) for row in table}):
         rows = [row for row in table if (row["gpu"], row["kernel"]) == (gpu, kernel)]
         on = kernels_of(Cluster.named(gpu).device)
@@ -129,13 +148,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sets = ", ".join(sorted({row["dataset"] for row in own}))
             source = f"fitted by shardcost to measured rows of {sets}"
             fit = {**fit_of(source, errors, len(own)), "measured_with": kernel}
-            constants = found.section("attention", section).constants
+            constants = dict(found.section("attention", section).constants)
+            held = [
+                row
+                for row in beside
+                if (row["gpu"], row["kernel"], row["pass"]) == (gpu, kernel, name)
+                and float(row["gemm_share"]) > _MOST_GEMMS
+            ]
+            if held:
+                ratio, apart = in_steps(held)
+                constants["in_steps"] = round(ratio, 3)
+                print(f"  in steps {ratio:.3f}; a row left out {np.median(apart):.1f} %")
             changes[(f"{kernel}_{section}",)] = {**constants, "fit": fit}
             print(f"{kernel} {name}: {errors[0]:.1f} % (median), {errors[1]:.1f} % (p90)")
         median, p90 = errors_pct(left_out(on, rows))
         print(f"  a sequence length left out: {median:.1f} % (median), {p90:.1f} % (p90)")
         file_name = Path("attention") / f"{gpu}.toml"
         update(CATALOG / file_name, changes, options.output / file_name)
+
+
+def _read(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

@@ -246,6 +246,24 @@ class KernelConstants:
             self.memo[key] = share * self.fed_more(section, product) * watts**exponent
         return self.memo[key]
 
+    def in_steps(self, name: str) -> Any:
+        """Return how much longer attention takes in steps whose GEMMs hold the clock down.
+
+        1 where that was not measured, in bursts, and on devices whose power feeds so much more that
+        the clock stays up.
+        """
+        section = self.section("attention", name)
+        measured = section.constants.get("in_steps")
+        if measured is None or not self.power_limited:
+            return 1.0
+        key = ("in steps", name)
+        if key not in self.memo:
+            watts = (self.device.power_w or 1) / (self.like.power_w or 1)
+            exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+            fed = self.fed_more(section, _WIDE_FORMAT) * watts**exponent
+            self.memo[key] = largest(1.0, measured / largest(1.0, fed))
+        return self.memo[key]
+
     def fed_more(self, section: Section, product: str) -> Any:
         """Return how much more of its peak a device's power feeds than the measured device's.
 
