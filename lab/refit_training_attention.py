@@ -2,6 +2,7 @@
 
     python -m lab.refit_training_attention lab/measured/own_h200_attention_kernels.csv
         --in-steps lab/measured/own_h200_attention_in_steps.csv
+        --gemms lab/measured/own_h200_gemms_in_steps.csv
 
 Training frameworks do not run the attention of serving engines: Transformer Engine runs cuDNN's,
 PyTorch and the flash-attn package FlashAttention-2, which was written for Ampere's instructions and
@@ -14,6 +15,10 @@ in sample. The table was measured with causal attention in bf16 through PyTorch'
 The second table has the same kernels between GEMMs of 4,096 x 12,288 x 12,288 that ran for seconds,
 so that the board's power held the clock down, beside their time in a burst. ``in_steps`` is the
 median ratio of the two, over rows in which GEMMs take most of the time, as they do in a step.
+
+The third has GEMMs between copies, attention and waiting, whose watts the regulator gives to the
+GEMMs, beside the same GEMMs without a gap: ``in_steps.rate`` of ``catalog/gemm/`` is the median
+ratio of their rates, over the same choice of rows.
 """
 
 from __future__ import annotations
@@ -117,13 +122,9 @@ def left_out(on: KernelConstants, rows: Sequence[Row]) -> Floats:
     return leave_out(np.array([row["tokens"] for row in rows]), tried)
 
 
-def in_steps(rows: Sequence[Row]) -> tuple[float, Floats]:
-    """Return how much longer a kernel takes between GEMMs than in a burst, and errors in percent.
-
-    An error is that of a row by the others' median.
-    """
-    pairs = [(float(row["time_us"]), float(row["burst_us"])) for row in rows]
-    found = np.array([time / burst for time, burst in pairs])
+def _ratio(rows: Sequence[Row], one: str, other: str) -> tuple[float, Floats]:
+    """Return the median ratio of two columns, and the error of each row by the others', in %."""
+    found = np.array([float(row[one]) / float(row[other]) for row in rows])
     others = np.array([np.median(np.delete(found, i)) for i in range(found.size)])
     return float(np.median(found)), 100 * np.abs(others / found - 1)
 
@@ -134,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("table", type=Path, help="measured attention of training (CSV)")
     parser.add_argument("--output", type=Path, default=CATALOG, help="folder like the catalog's")
     parser.add_argument("--in-steps", type=Path, help="the same kernels between GEMMs (CSV)")
+    parser.add_argument("--gemms", type=Path, help="GEMMs between other kernels (CSV)")
     options = parser.parse_args(arguments)
     table = _read(options.table)
     beside = _read(options.in_steps) if options.in_steps else []
@@ -156,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 and float(row["gemm_share"]) > _MOST_GEMMS
             ]
             if held:
-                ratio, apart = in_steps(held)
+                ratio, apart = _ratio(held, "time_us", "burst_us")
                 constants["in_steps"] = round(ratio, 3)
                 print(f"  in steps {ratio:.3f}; a row left out {np.median(apart):.1f} %")
             changes[(f"{kernel}_{section}",)] = {**constants, "fit": fit}
@@ -165,6 +167,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"  a sequence length left out: {median:.1f} % (median), {p90:.1f} % (p90)")
         file_name = Path("attention") / f"{gpu}.toml"
         update(CATALOG / file_name, changes, options.output / file_name)
+    if options.gemms:
+        _write_gemms(_read(options.gemms), options.output)
+
+
+def _write_gemms(rows: Sequence[Row], output: Path) -> None:
+    """Write how much faster GEMMs are between other kernels than without a gap."""
+    for gpu in sorted({row["gpu"] for row in rows}):
+        own = [
+            row for row in rows if row["gpu"] == gpu and float(row["gemm_share"]) > _MOST_GEMMS
+        ]
+        ratio, apart = _ratio(own, "alone_us", "time_us")
+        sets = ", ".join(sorted({row["dataset"] for row in own}))
+        errors = float(np.median(apart)), float(np.percentile(apart, 90))
+        fit = fit_of(f"fitted by shardcost to measured rows of {sets}", errors, len(own))
+        section = {"rate": round(ratio, 3), "fit": {**fit, "measured_with": "torch"}}
+        file_name = Path("gemm") / f"{gpu}.toml"
+        update(CATALOG / file_name, {("in_steps",): section}, output / file_name)
+        print(f"GEMMs in steps: {ratio:.3f}; a row left out {errors[0]:.1f} %")
 
 
 def _read(path: Path) -> list[Row]:

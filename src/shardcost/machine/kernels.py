@@ -243,8 +243,22 @@ class KernelConstants:
             share = _of_format(section.constants, product)
             watts = (self.device.power_w or 1) / (self.like.power_w or 1)
             exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+            share = share * self._gemms_in_steps
             self.memo[key] = share * self.fed_more(section, product) * watts**exponent
         return self.memo[key]
+
+    @property
+    def _gemms_in_steps(self) -> Any:
+        """The rate of GEMMs between other kernels over that without a gap, at the power limit.
+
+        Other kernels draw less, and the regulator gives what they leave to the GEMMs. Of software
+        whose other kernels were measured in such steps, on the architecture; else 1.
+        """
+        if "in_steps" not in self.section("attention", "prefill").constants:
+            return 1.0
+        section = self.section("gemm", "in_steps")
+        alike = _architecture(section.system) == self.like.architecture
+        return section.constants["rate"] if alike else 1.0
 
     def in_steps(self, name: str) -> Any:
         """Return how much longer attention takes in steps whose GEMMs hold the clock down.
