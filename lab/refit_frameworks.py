@@ -58,7 +58,7 @@ PULL: Final = 1e-3
 host: without a pull, its constants would make up for any other error there."""
 _WEIGHT: Final = 0.75
 """Power of its rows by which a data set counts."""
-_MOST_ROWS: Final = 60
+_MOST_ROWS: Final = 200
 """Of one data set, in a fit of a few constants."""
 
 
