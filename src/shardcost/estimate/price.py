@@ -28,7 +28,7 @@ from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
-from shardcost.kernels.power import sustained_time_s
+from shardcost.kernels.power import in_steps_s, sustained_time_s
 from shardcost.machine import Machine
 from shardcost.machine.dispatch import kernel_of as dispatch_kernel
 from shardcost.machine.experts import default_kernel, experts_section
@@ -79,6 +79,11 @@ def host_copy_s(size_bytes: Any, bytes_per_s: Any) -> Any:
 def host_update_s(weights: Any, gpus_per_node: Any, weights_per_s: Any) -> Any:
     """Return the seconds in which a host updates one GPU's weights: a node's GPUs share it."""
     return weights * gpus_per_node / weights_per_s
+
+
+def attention_section(op: AttentionCore) -> str:
+    """Return the section of constants that hold for a pass of attention over many tokens."""
+    return "backward" if op.backward else "prefill"
 
 
 class CollectivePrice(NamedTuple):
@@ -295,7 +300,7 @@ class Prices:
         if isinstance(op, Elementwise):
             return self._elementwise(op)
         if isinstance(op, AttentionCore | LatentCore | StateKernel):
-            alone_s = self._token_mixing(op)
+            alone_s = self.sustained(op, self._token_mixing(op))
             # Decoding waits for the memory, whatever SMs there are.
             return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
@@ -303,11 +308,15 @@ class Prices:
     def sustained(self, op: Kernel, seconds: Any) -> Any:
         """Return the seconds of a kernel in a run that lasts, from those at the boost clock.
 
-        Attention does not reach what the board's power feeds, and others have little arithmetic.
+        GEMMs reach what the board's power feeds, attention runs at the clock that they leave, and
+        others have little arithmetic.
         """
+        kernels = self.machine.kernels
+        if isinstance(op, AttentionCore) and not op.decode:
+            return in_steps_s(kernels, attention_section(op), seconds)
         if not isinstance(op, Gemm | ExpertKernels):
             return seconds
-        kernels, flops = self.machine.kernels, op.flops / op.count
+        flops = op.flops / op.count
         return sustained_time_s(kernels, self.format_of(op), flops, seconds)
 
     def format_of(self, op: Gemm | ExpertKernels) -> str:

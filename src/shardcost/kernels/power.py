@@ -7,19 +7,41 @@ IPDPS 2013)::
 
     time = max(time at the boost clock, operations / (sustained share x peak))
 
-Kernels that wait for memory or launches draw less and stay at the boost clock. The rate at the
-limit hardly depends on the shape: a GEMM that uses its cycles better runs at a lower clock. The
-share is that of a number format, and grows with the watts per peak operation between devices of
-one architecture (`KernelConstants.sustained_share`).
+Kernels that wait for memory or launches take as long at any clock. The rate at the limit hardly
+depends on the shape: a GEMM that uses its cycles better runs at a lower clock. The share is that of
+a number format, and grows with the watts per peak operation between devices of one architecture
+(`KernelConstants.sustained_share`).
+
+Attention needs its cycles, and the regulator is too slow to raise the clock for it between two
+GEMMs: in a training step it runs at their clock::
+
+    time = time at the boost clock x in_steps
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardcost.arrays import largest
+from shardcost.checks import anywhere
 from shardcost.machine.kernels import KernelConstants
 from shardcost.traced import step
+
+_BOOST: Final = "at the boost clock"
+
+
+def in_steps_s(on: KernelConstants, name: str, time_s: Any) -> Any:
+    """Return the seconds of attention between GEMMs at the power limit, from those in a burst.
+
+    Args:
+        on: The constants of the device and of the software's kernels.
+        name: The section of its constants: ``prefill`` or ``backward``.
+        time_s: Its seconds at the boost clock.
+    """
+    slower = on.in_steps(name)
+    if not anywhere(slower != 1):
+        return time_s
+    return step("kernel", time_s, meaning=_BOOST) * slower
 
 
 def sustained_time_s(on: KernelConstants, dtype: str, flops: Any, time_s: Any) -> Any:
@@ -43,5 +65,5 @@ def sustained_time_s(on: KernelConstants, dtype: str, flops: Any, time_s: Any) -
     if share is None:
         return time_s
     least_s = flops / (share * on.device.peak(product))
-    time_s = step("kernel", time_s, meaning="at the boost clock")
+    time_s = step("kernel", time_s, meaning=_BOOST)
     return largest(time_s, step("power", least_s, meaning="arithmetic at the power limit"))

@@ -37,6 +37,7 @@ MEANINGS: Final = {
     "memory_share": "of the nominal rate that is reached",
     "peak_share": "of the peak that is reached",
     "exponential_part": "of the time goes to the softmax",
+    "in_steps": "between GEMMs that hold the clock down, over alone",
     "kv_weight": "how much a key counts among the bytes, over a query",
     "flop_ratio": "GEMMs of the gradients, over forward",
     "rate_ratio": "rate of the gradients, over forward",
@@ -102,6 +103,7 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
     return SimpleNamespace(
         section=section,
         sustained_share=lambda _: None,  # `shardcost.estimate.why` adds the limit where it decides
+        in_steps=lambda _: 1.0,
         memo={},
         device=SimpleNamespace(
             sms=Traced.named(Term("SMs", float(device.sms), "")),

@@ -243,7 +243,39 @@ class KernelConstants:
             share = section.constants[next(name for name in names if name in section.constants)]
             watts = (self.device.power_w or 1) / (self.like.power_w or 1)
             exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+            share = share * self._gemms_in_steps
             self.memo[key] = share * self.fed_more(section, product) * watts**exponent
+        return self.memo[key]
+
+    @property
+    def _gemms_in_steps(self) -> Any:
+        """The rate of GEMMs between other kernels over that without a gap, at the power limit.
+
+        Other kernels draw less, and the regulator gives what they leave to the GEMMs. Of software
+        whose other kernels were measured in such steps, on the architecture; else 1.
+        """
+        if "in_steps" not in self.section("attention", "prefill").constants:
+            return 1.0
+        section = self.section("gemm", "in_steps")
+        alike = _architecture(section.system) == self.like.architecture
+        return section.constants["rate"] if alike else 1.0
+
+    def in_steps(self, name: str) -> Any:
+        """Return how much longer attention takes in steps whose GEMMs hold the clock down.
+
+        1 where that was not measured, in bursts, and on devices whose power feeds so much more that
+        the clock stays up.
+        """
+        section = self.section("attention", name)
+        measured = section.constants.get("in_steps")
+        if measured is None or not self.power_limited:
+            return 1.0
+        key = ("in steps", name)
+        if key not in self.memo:
+            watts = (self.device.power_w or 1) / (self.like.power_w or 1)
+            exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+            fed = self.fed_more(section, _WIDE_FORMAT) * watts**exponent
+            self.memo[key] = largest(1.0, measured / largest(1.0, fed))
         return self.memo[key]
 
     def fed_more(self, section: Section, product: str) -> Any:

@@ -20,7 +20,13 @@ from shardcost.collectives.receipts import (
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
 from shardcost.estimate.pieces import is_copy
-from shardcost.estimate.price import Prices, host_copy_s, host_update_s, state_sizes
+from shardcost.estimate.price import (
+    Prices,
+    attention_section,
+    host_copy_s,
+    host_update_s,
+    state_sizes,
+)
 from shardcost.estimate.result import Estimate, footprint
 from shardcost.estimate.roofline import moved_bytes
 from shardcost.estimate.why.answer import (
@@ -36,7 +42,7 @@ from shardcost.estimate.why.answer import (
 )
 from shardcost.kernels.gemm import Parts
 from shardcost.kernels.mla import LatentShape
-from shardcost.kernels.power import sustained_time_s
+from shardcost.kernels.power import in_steps_s, sustained_time_s
 from shardcost.kernels.receipts import (
     source_of,
     traced_experts,
@@ -130,9 +136,15 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
 
 def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
     """Return the seconds of a kernel in a run that lasts, where the board's power decides."""
+    on = prices.machine.kernels
+    if isinstance(op, AttentionCore) and not op.decode:
+        name = attention_section(op)
+        source = source_of(on.section("attention", name))
+        meaning = "between GEMMs that hold the clock down, over alone"
+        slower = named("in_steps", on.in_steps(name), "", meaning, source)
+        return in_steps_s(SimpleNamespace(in_steps=lambda _: slower), name, seconds)  # type: ignore[arg-type]
     if not isinstance(op, Gemm | ExpertKernels):
         return seconds
-    on = prices.machine.kernels
     product = on.device.multiplied(prices.format_of(op)).product
     share, peak, flops = on.sustained_share(product), on.device.peak(product), op.flops / op.count
     if share is None or flops / (share * peak) <= float(seconds.value):
