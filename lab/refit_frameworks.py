@@ -63,15 +63,9 @@ _MOST_ROWS: Final = 200
 
 
 def rows_of(table: Table) -> dict[str, list[Row]]:
-    """Return the rows of each framework, but for those whose kernels were fitted to whole steps.
-
-    Kernels of TPUs take up whatever a framework's constants leave (`lab.refit_tpu`), so that those
-    rows say nothing of the framework.
-    """
+    """Return the rows of each framework."""
     results: dict[str, list[Row]] = {}
     for row in table.records():
-        if training.is_on_torus(row):
-            continue
         results.setdefault(training.software_of(row).name, []).append(row)
     return results
 

@@ -31,19 +31,19 @@ SYSTEM: Final = "tpu_v5p"
 """Whose files hold the constants of all generations."""
 Place = tuple[KernelTable, str, str]
 FITTED: Final[Mapping[str, tuple[float, tuple[Place, ...]]]] = {
-    "share of the peak, 16 bits": (0.84, (("gemm", "bf16", "peak_share"),)),
-    "share of the peak, 8 bits": (0.63, (("gemm", "fp8", "peak_share"),)),
+    "share of the peak, 16 bits": (0.8, (("gemm", "bf16", "peak_share"),)),
+    "share of the peak, 8 bits": (0.6, (("gemm", "fp8", "peak_share"),)),
     "share of the memory's rate, loads of tiles": (
-        0.94,
+        0.9,
         (("gemm", "bf16", "load_memory_share"), ("gemm", "fp8", "load_memory_share")),
     ),
-    "share of the peak, attention": (0.42, (("attention", "prefill", "peak_share"),)),
+    "share of the peak, attention": (0.4, (("attention", "prefill", "peak_share"),)),
     "share of the memory's rate, elementwise": (
-        0.73,
+        0.7,
         (("elementwise", "elementwise", "memory_share"),),
     ),
     "share of the peak, experts": (
-        0.63,
+        0.6,
         (
             ("experts", "grouped_mm-bf16", "peak_share"),
             ("experts", "grouped_mm-fp8", "peak_share"),

@@ -257,7 +257,7 @@ class KernelConstants:
         if "in_steps" not in self.section("attention", "prefill").constants:
             return 1.0
         section = self.section("gemm", "in_steps")
-        alike = _architecture(section.system) == self.like.architecture
+        alike = catalog.cluster_named(section.system).device.architecture == self.like.architecture
         return section.constants["rate"] if alike else 1.0
 
     def in_steps(self, name: str) -> Any:
