@@ -18,6 +18,7 @@ from looking import (
     CUT,
     FOCUSABLE,
     HEADINGS,
+    MEETING,
     MISNAMED,
     NOW,
     PALE,
@@ -134,6 +135,40 @@ def test_dialogs_stand_on_every_screen(size: str, visits: Visits, repository: Pa
     visit.at("[data-export=commands]").click()
     expect(visit.at("#text-dialog")).to_be_visible()
     seen("text-dialog")
+
+
+@pytest.mark.parametrize(
+    ("wide", "phase"),
+    [(925, "decode"), (925, "train"), (1200, "train"), (1279, "train"), (1400, "train")],
+)
+def test_the_drawer_stands_beside_the_page(wide: int, phase: str, visits: Visits) -> None:
+    visit = visits("wide").open(TRAIN if phase == "train" else FIRST)
+    visit.page.set_viewport_size({"width": wide, "height": 900})
+    visit.at("#headline-time .number").click()
+    expect(visit.at("#why-value")).to_contain_text(visit.headline()["time"])
+    drawer, page = (visit.at(name).bounding_box() for name in ("#why", "#page"))
+    assert drawer is not None
+    assert page is not None
+    assert page["x"] + page["width"] <= drawer["x"]
+    assert drawer["x"] + drawer["width"] <= wide
+    visit.at('#headline [data-why="parts.tp communication"]').click()  # and closes nothing before
+    expect(visit.at("#why-title")).to_contain_text("tp group")
+    folded = wide < 1280
+    assert visit.at("#controls-body").is_visible() is not folded
+    for unfolded in (False, True) if folded else (False,):
+        if unfolded:
+            visit.at("#controls-toggle").click()
+            expect(visit.at("#controls-body")).to_be_visible()
+        visit.script("() => scrollTo(0, 0)")
+        assert visit.script("() => document.documentElement.scrollWidth") <= wide
+        assert visit.script(COVERED) == []
+        assert visit.script(CUT) == []
+        assert visit.script(CROWDED) == []
+        assert not visit.script(MEETING, ["#headline h1", "#pin"])
+        visit.page.screenshot(path=PICTURES / f"drawer-{wide}-{phase}-{unfolded}.png")
+    visit.page.keyboard.press("Escape")
+    expect(visit.at("#why")).to_be_hidden()
+    expect(visit.at("#controls-body")).to_be_visible()
 
 
 def test_on_a_phone_the_controls_unfold_below_the_answer(visits: Visits) -> None:
