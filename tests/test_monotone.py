@@ -18,8 +18,8 @@ from shardcost.estimate.ledger import Entry
 from shardcost.program.operations import Collective, ExpertKernels, Gemm, LatentCore
 
 EXEMPT = {
-    "collectives": "NCCL's tuner and the engines' kernels turn to another path at a message size, "
-    "which may be slower than they expect just below it (LL to Simple on PCIe)",
+    "collectives": "a library turns to another path at a message size, by its tuner's expectation; "
+    "on PCIe the time of LL just below is predicted too high (8 L40S: measured without a dip)",
     "experts": "fused expert kernels choose the tile height by the rows of all ranks",
     "latent attention": "adding up the parts of a split context costs by the part, and fewer "
     "sequences are split into more of them",

@@ -29,8 +29,7 @@ Such rules switch kernels by the number of blocks, and the kernel for few blocks
 than the other one for many: TensorRT-LLM's vector kernel on an H100 was measured at 16.4 us for 4
 sequences of 1,024 tokens, its grouped one at 12.8 us for 8. A kernel *alone* is priced so, as it is
 dispatched. In a step, more sequences or longer contexts never take less: fewer blocks take at most
-what the smallest call takes that the other kernel serves. Not every engine has the slow kernel, and
-one that has it could pad its call.
+what the smallest call takes that the other kernel serves: a call could be padded to it.
 
 Everything takes numbers or arrays that broadcast. Constants come from the catalog
 (`shardcost.machine.kernels`), relative to the datasheet.
