@@ -174,3 +174,14 @@ MISNAMED = """() => [...document.querySelectorAll("button[aria-label], summary[a
 HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
   .filter((each) => each.checkVisibility()).map((each) => Number(each.tagName[1]))"""
 """Levels of the headings in sight, in order."""
+
+MEETING = """(selectors) => {
+  const boxes = selectors.map((selector) => {
+    const words = document.createRange();
+    words.selectNodeContents(document.querySelector(selector));
+    return [...words.getClientRects()];
+  });
+  return boxes[0].some((one) => boxes[1].some((other) => one.left < other.right
+    && other.left < one.right && one.top < other.bottom && other.top < one.bottom));
+}"""
+"""Whether the words of two elements lie over each other."""

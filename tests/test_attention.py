@@ -164,9 +164,21 @@ def test_more_work_takes_no_less_time(
     decode = decode_time_s(kernels, "bf16", batch, tokens, heads, kv_heads, 128)
     cache_bytes = 2 * batch * tokens * kv_heads * 128 * 2
     assert decode > cache_bytes / kernels.device.memory_bytes_per_s
-    # Right where the kernel changes, a little more work may take a little less time.
-    more = decode_time_s(kernels, "bf16", 64 * batch, 4 * tokens, heads, kv_heads, 128)
-    assert decode < more
+    longer = decode_time_s(kernels, "bf16", batch, tokens + 100, heads, kv_heads, 128)
+    more = decode_time_s(kernels, "bf16", batch + 1, tokens, heads, kv_heads, 128)
+    assert decode <= min(longer, more) * 1.02  # filling blocks of short contexts are approximate
+
+
+def test_a_kernel_alone_is_priced_as_it_is_dispatched() -> None:
+    """TensorRT-LLM on an H100, measured: 16.4 us for 4 sequences of 1,024, 12.8 us for 8."""
+    kernels = kernels_on("h100_sxm")
+    shapes = (np.array([4, 8]), 1024, 4, 1, 128)
+    alone = decode_time_s(kernels, "bf16", *shapes, cache_is_warm=True, alone=True)
+    few, more = 1e6 * np.asarray(alone)
+    assert few == pytest.approx(16.4, rel=0.03)
+    assert more == pytest.approx(12.8, rel=0.03)
+    few, more = 1e6 * np.asarray(decode_time_s(kernels, "bf16", *shapes))
+    assert 0.95 * more < few <= more
 
 
 def test_arrays_are_the_numbers_of_each_cell() -> None:

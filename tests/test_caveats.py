@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from shardcost import Decode, Layout, Train, estimate
+from shardcost import Decode, Layout, Prefill, Train, estimate
 from shardcost.cli import main
 from shardcost.estimate.result import HOST, Estimate
 from shardcost.estimate.warnings import MINOR, Caveat, CaveatReason
 from shardcost.report.estimate import as_remarks
+from shardcost.units import format_time
 
 TRAINED = Train(global_batch=64, sequence_length=4096)
 DECODED = Decode(batch=64, context_tokens=4096)
@@ -57,8 +59,27 @@ def test_every_reason_occurs() -> None:
         *reasons(estimate("llama3-70b", "a100_sxm", Layout(), TRAINED)),
         *reasons(estimate("deepseek-v3", "a100_sxm", Layout(tp=8), DECODED)),
         *reasons(estimate("llama3-8b", "mi355x", Layout(tp=8), TRAINED, software="hai_llm")),
+        *reasons(estimate("llama3-70b", "h100_sxm", Layout(tp=4, pp=2), DECODED)),
     }
     assert found >= set(CaveatReason) - {CaveatReason.UNEVEN_GROUP}
+
+
+def test_a_pipeline_that_serves_says_what_a_batch_in_each_stage_does() -> None:
+    layout, work = Layout(tp=4, pp=2), Decode(batch=64, context_tokens=4096)
+    result = estimate("llama3-70b", "h100_sxm", layout, work)
+    caveat = reasons(result)[CaveatReason.ONE_BATCH_IN_FLIGHT]
+    assert caveat.share == pytest.approx(0.5)
+    half = estimate("llama3-70b", "h100_sxm", layout, replace(work, batch=32))
+    said = f"2 x 32 sequences take {format_time(half.tpot_s)} per token and make "
+    assert f"{said}{2 * half.tokens_per_s:,.0f} tokens/s" in caveat.text
+    assert "`shardcost load`" in caveat.text
+    prompt = estimate("llama3-70b", "h100_sxm", layout, Prefill(batch=1, prompt_tokens=4096))
+    assert "2 x the tokens/s at this TTFT" in reasons(prompt)[caveat.reason].text
+    several = estimate("llama3-70b", "h100_sxm", Layout(tp=1, pp=np.array([1, 2, 4])), work)
+    assert "4 x the tokens/s at this TPOT" in reasons(several)[caveat.reason].text
+    for alone in (Layout(tp=8), Layout(tp=8, dp=2)):
+        assert caveat.reason not in reasons(estimate("llama3-8b", "gb200_nvl72", alone, work))
+    assert caveat.reason not in reasons(estimate("llama3-70b", "h100_sxm", layout, TRAINED))
 
 
 def test_software_that_was_not_fitted_counts_by_its_share() -> None:

@@ -299,6 +299,8 @@ def test_pipelines_that_a_batch_in_each_stage_would_put_first_are_told(
     assert "pp 2 may then be ahead: --load" in note
     assert run_json(capsys, *asked, *rate, "--max-tpot", "60ms", "--fix", "pp=1")["notes"] == []
     assert run_json(capsys, *asked, "--max-tpot", "60ms")["notes"] == []
+    (note,) = run_json(capsys, *asked, *rate)["notes"]
+    assert "may then be ahead: --load" in note
 
 
 def test_money_is_that_of_the_objective() -> None:

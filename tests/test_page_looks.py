@@ -1,6 +1,7 @@
 """How the page looks and is used: sizes, themes, keyboard, names for those who cannot see it.
 
-Pictures of every tab, at three sizes, light and dark, are left in ``build/screenshots``.
+Pictures of every tab, at three sizes, and dark where there is most room, are left in
+``build/screenshots``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from looking import (
     CUT,
     FOCUSABLE,
     HEADINGS,
+    MEETING,
     MISNAMED,
     NOW,
     PALE,
@@ -80,7 +82,8 @@ def test_every_tab_stands_on_every_screen_light_and_dark(size: str, visits: Visi
             visit.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             visit.script(REDRAWN)
             assert visit.script(PALE, LEAST_CONTRAST) == [], (tab, theme)
-            visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{tab}.png", full_page=True)
+            if theme == "light" or size == "wide":
+                visit.page.screenshot(path=PICTURES / f"{size}-{theme}-{tab}.png", full_page=True)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -134,6 +137,40 @@ def test_dialogs_stand_on_every_screen(size: str, visits: Visits, repository: Pa
     visit.at("[data-export=commands]").click()
     expect(visit.at("#text-dialog")).to_be_visible()
     seen("text-dialog")
+
+
+@pytest.mark.parametrize("question", [FIRST, TRAIN], ids=["decode", "train"])
+def test_the_drawer_stands_beside_the_page(question: dict[str, Any], visits: Visits) -> None:
+    visit = visits("wide").open(question)
+    for wide in (925, 1000, 1279, 1400):
+        folds = wide < 1280
+        visit.page.set_viewport_size({"width": wide, "height": 900})
+        visit.at("#headline-time .number").click()
+        expect(visit.at("#why-value")).to_contain_text(visit.headline()["time"])
+        drawer, page = (visit.at(name).bounding_box() for name in ("#why", "#page"))
+        assert drawer is not None
+        assert page is not None
+        assert page["x"] + page["width"] <= drawer["x"]
+        assert drawer["x"] + drawer["width"] <= wide
+        visit.at('#headline [data-why="parts.tp communication"]').click()  # nothing is in the way
+        expect(visit.at("#why-title")).to_contain_text("tp group")
+        assert visit.at("#controls-body").is_visible() is not folds
+        for unfolded in (False, True) if folds else (False,):
+            if unfolded:
+                visit.at("#controls-toggle").click()
+                expect(visit.at("#controls-body")).to_be_visible()
+            visit.script("() => scrollTo(0, 0)")
+            assert visit.script("() => document.documentElement.scrollWidth") <= wide
+            assert visit.script(COVERED) == [], wide
+            assert visit.script(CUT) == [], wide
+            assert visit.script(CROWDED) == [], wide
+            assert not visit.script(MEETING, ["#headline h1", "#pin"]), wide
+        visit.page.screenshot(path=PICTURES / f"drawer-{wide}-{question['phase']}.png")
+        if folds:
+            visit.at("#controls-toggle").click()
+        visit.page.keyboard.press("Escape")
+        expect(visit.at("#why")).to_be_hidden()
+        expect(visit.at("#controls-body")).to_be_visible()
 
 
 def test_on_a_phone_the_controls_unfold_below_the_answer(visits: Visits) -> None:

@@ -28,17 +28,24 @@ where the script goes:
   source <(shardcost completion zsh)                                     # in ~/.zshrc
   shardcost completion fish > ~/.config/fish/completions/shardcost.fish
 """
+_GENERAL: Final = {"--help": "the commands, with examples", "--version": "the version"}
+"""Options without a command."""
 _FOLDERS: Final[Mapping[str, catalog.Folder]] = {
     "model": "models", "on": "clusters", "prefill_on": "clusters", "network": "networks",
-    "software": "software",
+    "software": "software", "positional": "models",
 }  # fmt: skip
 """Arguments that take a name of the catalog, with the folder that has it."""
 _LISTED: Final[Mapping[str, tuple[catalog.Folder, ...]]] = {
     "models": ("models",), "clusters": ("clusters", "networks"), "software": ("software",),
 }  # fmt: skip
 """Commands that show one of the catalog, with its folders."""
-_FILES: Final = ("FILE", "FILE.csv", "DIR", "TABLE")
-"""How files and folders are called in the help."""
+_TABLE: Final = (
+    *options.ESTIMATE.values(), *options.LOAD.values(), *options.SEARCH, *options.RUN,
+    *options.DEPLOYMENTS, *options.COLLECTIVE,
+)  # fmt: skip
+"""Options whose table says what they may be; of several of a name, the first."""
+_FILES: Final = ("FILE", "DIR", "TABLE")
+"""How files and folders are called in the help, before the ending that they have."""
 
 
 class Argument(NamedTuple):
@@ -51,6 +58,10 @@ class Argument(NamedTuple):
     words: tuple[str, ...]
     """What its value may be, as far as that is a list."""
     takes_file: bool
+    optional: bool = False
+    """Whether the value may be left out."""
+    repeats: bool = False
+    """Whether it may be given several times."""
 
 
 def parser() -> Parser:
@@ -94,7 +105,9 @@ def _argument(command: str, action: argparse.Action) -> Argument:
         help=re.split(" ?[;:(]", text)[0],
         takes_value=takes_value,
         words=words if takes_value else (),
-        takes_file=metavar in _FILES or action.dest in _FOLDERS,
+        takes_file=metavar.partition(".")[0] in _FILES or action.dest in _FOLDERS,
+        optional=action.nargs == "?",
+        repeats=isinstance(action, argparse._AppendAction),
     )
 
 
@@ -114,24 +127,41 @@ def _words(command: str, action: argparse.Action) -> Iterator[str]:
         varied = (each for phase in PHASES for each in options.varied(phase))
         names = dict.fromkeys(varied) if name == "vary" else options.AXES
         yield from (f"{each}=" for each in names)
+    elif name == "launch":
+        from shardcost.report.launch_tools import TOOLS
+
+        yield from TOOLS
+    elif name == "engine":
+        from shardcost.search.engines import ENGINES
+
+        yield from ENGINES
     else:
-        tables = (options.ESTIMATE, options.LOAD, {row.name: row for row in options.SEARCH})
-        option = next((table[name] for table in tables if name in table), None)
+        option = next((row for row in _TABLE if row.name == name), None)
         if option is not None:
             yield from names_of(option) or map(str, option.choices if option.kind != "flag" else ())
 
 
-# ------------------------------------------------------------------------------------- scripts
+# ---------------------------------------------------------------------------------------- bash
 
 _BASH: Final = """\
 # Completion of shardcost for bash, made by `shardcost completion bash`.
 _shardcost() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} cmd=${{COMP_WORDS[1]}}
-  local words="" files=no before=""
+  local words="" files=no before="" file
   COMPREPLY=()
   if [[ $COMP_CWORD -eq 1 ]]; then
     COMPREPLY=($(compgen -W "{commands}" -- "$cur"))
     return
+  fi
+  if [[ $cur == = ]]; then  # bash takes --on=h100 for three words, and tp=8 after --vary too
+    cur=""
+  elif [[ $prev == = ]]; then
+    prev=${{COMP_WORDS[COMP_CWORD-2]}}
+  fi
+  if [[ ${{COMP_WORDS[COMP_CWORD]}} == = || ${{COMP_WORDS[COMP_CWORD-1]}} == = ]]; then
+    if [[ $prev != -* ]]; then
+      prev="--${{prev//_/-}}"
+    fi
   fi
   case "$cmd $prev" in
 {values}
@@ -147,18 +177,19 @@ _shardcost() {{
   fi
   COMPREPLY=($(compgen -P "$before" -W "$words" -- "$cur"))
   if [[ $files == yes ]]; then
-    COMPREPLY+=($(compgen -f -- "$cur"))
+    while IFS= read -r file; do  # a line each: names of files may have blanks
+      COMPREPLY+=("$file")
+    done < <(compgen -P "$before" -f -- "$cur")
   fi
-  if [[ ${{COMPREPLY[0]}} == *= ]] && type compopt >/dev/null 2>&1; then
-    compopt -o nospace
+  if type compopt >/dev/null 2>&1; then
+    if [[ ${{COMPREPLY[0]}} == *= ]]; then
+      compopt -o nospace
+    elif [[ $files == yes ]]; then
+      compopt -o filenames
+    fi
   fi
 }}
 complete -F _shardcost shardcost
-"""
-_ZSH: Final = """\
-# Completion of shardcost for zsh, made by `shardcost completion zsh`: bash's, which zsh runs.
-autoload -U +X compinit && compinit
-autoload -U +X bashcompinit && bashcompinit
 """
 
 
@@ -182,34 +213,141 @@ def _bash(commands: _Commands) -> str:
         files = "yes" if any(each.takes_file for each in placed) else "no"
         by_command.append(f'        {command}) words="{words}"; files={files} ;;')
     return _BASH.format(
-        commands=" ".join(commands), values="\n".join(lines), options="\n".join(by_command)
+        commands=" ".join([*commands, *_GENERAL]),
+        values="\n".join(lines),
+        options="\n".join(by_command),
     )
 
 
+# ----------------------------------------------------------------------------------------- zsh
+
+_ZSH: Final = """\
+#compdef shardcost
+# Completion of shardcost for zsh, made by `shardcost completion zsh`.
+_shardcost_one_of() {{  # a word of a list, also as the last of several; no blank after =
+  compset -P '*,'
+  compadd -- ${{@:#*=}}
+  compadd -S '' -- ${{(M)@:#*=}}
+}}
+_shardcost() {{
+  local curcontext="$curcontext" state line
+  local -A opt_args
+  local -a commands
+{lists}
+  _arguments -C {general} '1:command:->command' '*::argument:->argument' && return 0
+  case $state in
+    command)
+      commands=(
+{commands}
+      )
+      _describe command commands
+      ;;
+    argument)
+      case $words[1] in
+{arguments}
+      esac
+      ;;
+  esac
+}}
+if [[ $funcstack[1] == _shardcost ]]; then  # from a folder of $fpath
+  _shardcost "$@"
+else
+  if (( ! $+functions[compdef] )); then
+    autoload -Uz compinit && compinit
+  fi
+  compdef _shardcost shardcost
+fi
+"""
+
+
 def _zsh(commands: _Commands) -> str:
-    return _ZSH + _bash(commands).partition("\n")[2]
+    lists = {each.words for arguments in commands.values() for each in arguments if each.words}
+    names = {words: f"list_{number}" for number, words in enumerate(sorted(lists))}
+    cases = []
+    for command, arguments in commands.items():
+        specs = [spec for each in arguments for spec in _zsh_specs(each, names.get(each.words))]
+        cases.append(
+            "\n".join(
+                [
+                    f"        {command})",
+                    "          _arguments : \\",
+                    *(f"            {_single_quoted(spec)} \\" for spec in specs[:-1]),
+                    f"            {_single_quoted(specs[-1])}",
+                    "          ;;",
+                ]
+            )
+        )
+    return _ZSH.format(
+        lists="\n".join(f"  local -a {names[words]}=({' '.join(words)})" for words in names),
+        general=" ".join(
+            _single_quoted(f"(- *){flag}[{_zsh_text(text)}]") for flag, text in _GENERAL.items()
+        ),
+        commands="\n".join(
+            f"        {_single_quoted(f'{name}:{_zsh_text(COMMANDS[name])}')}" for name in commands
+        ),
+        arguments="\n".join(cases),
+    )
+
+
+def _zsh_specs(argument: Argument, words: str | None) -> Iterator[str]:
+    """Yield an argument as zsh's ``_arguments`` reads it, once for each of its flags."""
+    calls = [f"_shardcost_one_of ${words}"] if words else []
+    action = f"{{{'; '.join([*(['_files'] if argument.takes_file else []), *calls])}}}"
+    value = f":{_zsh_text(argument.help)}:{action if action != '{}' else ' '}"
+    if not argument.flags:
+        yield f"*{value}"
+        return
+    others = "" if argument.repeats else f"({' '.join(argument.flags)})"
+    for flag in argument.flags:
+        name = f"{flag}=" if flag.startswith("--") and argument.takes_value else flag
+        text = f"{'*' * argument.repeats}{others}{name}[{_zsh_text(argument.help)}]"
+        yield f"{text}{':' * argument.optional}{value}" if argument.takes_value else text
+
+
+def _zsh_text(text: str) -> str:
+    """Return a text without a meaning for ``_arguments``."""
+    return re.sub(r"([\\:\[\]])", r"\\\1", text)
+
+
+def _single_quoted(text: str) -> str:
+    return "'" + text.replace("'", r"'\''") + "'"
+
+
+# ---------------------------------------------------------------------------------------- fish
+
+_FISH: Final = """\
+# Completion of shardcost for fish, made by `shardcost completion fish`.
+function __shardcost_command --description 'Whether a command of shardcost is given'
+  set -l words (commandline -opc)
+  test (count $words) -gt 1; and test "$words[2]" = "$argv[1]"
+end
+function __shardcost_one_of --description 'Words, also as the last of several'
+  set -l typed (commandline -ct | string replace -r '^--[^=]*=' '')
+  set -l before (string match -r '^.*,' -- $typed; or echo '')
+  printf '%s\\n' $before$argv
+end
+"""
 
 
 def _fish(commands: _Commands) -> str:
-    lines = ["# Completion of shardcost for fish, made by `shardcost completion fish`."]
+    lines = []
+    alone = "complete -c shardcost -n __fish_is_first_token -f"
+    lines += [f"{alone} {_fish_flag(flag)} -d {_quoted(text)}" for flag, text in _GENERAL.items()]
     for command, arguments in commands.items():
-        about = _quoted(COMMANDS[command])
-        lines.append(f"complete -c shardcost -n __fish_use_subcommand -f -a {command} -d {about}")
-        within = f"complete -c shardcost -n '__fish_seen_subcommand_from {command}'"
+        lines.append(f"{alone} -a {command} -d {_quoted(COMMANDS[command])}")
+        within = f"complete -c shardcost -n '__shardcost_command {command}'"
         for each in arguments:
+            words = f" -a '(__shardcost_one_of {' '.join(each.words)})'" if each.words else ""
             if not each.flags:
-                words = _quoted(" ".join(each.words))
-                only = "" if each.takes_file else " -f"
-                lines.append(f"{within}{only} -a {words}" if each.words else f"{within}{only}")
+                lines.append(f"{within}{'' if each.takes_file else ' -f'}{words}")
                 continue
             names = " ".join(
                 (f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}")
                 for flag in each.flags
             )
             needs = "" if not each.takes_value else " -r" if each.takes_file else " -x"
-            words = f" -a {_quoted(' '.join(each.words))}" if each.words else ""
             lines.append(f"{within} {names}{needs}{words} -d {_quoted(each.help)}")
-    return "\n".join(lines) + "\n"
+    return _FISH + "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ operations priced so, over those of the step. What rests on less than `MINOR` of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,6 +19,7 @@ from shardcost.program.feasibility import without_effect
 from shardcost.program.operations import AttentionCore, Collective, Gemm
 from shardcost.records import NamedTuple
 from shardcost.software import default_software
+from shardcost.units import format_time, format_tokens
 from shardcost.workload import Prefill, Train, Workload
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class CaveatReason(StrEnum):
     """The software does not run on these devices."""
     BEYOND_CONTEXT = "beyond_context"
     """Sequences are longer than the model was made for."""
+    ONE_BATCH_IN_FLIGHT = "one_batch_in_flight"
+    """One batch passes the stages of a pipeline, where an engine keeps one in each stage."""
     WIDENED_FORMAT = "widened_format"
     """The device does not multiply the weights as they are stored."""
     INHERITED_KERNELS = "inherited_kernels"
@@ -122,6 +126,36 @@ def _unusable(estimate: Estimate) -> Iterator[Caveat]:
         name = estimate.model.name
         text = f"{longest:,} tokens in a sequence: the longest context of {name} is {most:,}"
         yield Caveat(CaveatReason.BEYOND_CONTEXT, text, 1.0)
+    if not isinstance(estimate.workload, Train):
+        yield from _one_batch(estimate, cast("Prefill | Decode", estimate.workload))
+
+
+def _one_batch(estimate: Estimate, work: Prefill | Decode) -> Iterator[Caveat]:
+    """Yield that a pipeline serves one batch at a time here, and what it does with one in each."""
+    pp: Any = estimate.layout.pp
+    if not anywhere(pp > 1):
+        return
+    stages = int(pp.max() if is_array(pp) else pp)
+    idle = 1 - 1 / stages
+    text = "one batch passes all stages before the next"
+    if is_array(estimate.time_s) or isinstance(work, Prefill):
+        what = "TTFT" if isinstance(work, Prefill) else "TPOT"
+        text += f"; an engine keeps one in each stage, up to {stages} x the tokens/s at this {what}"
+    else:
+        from shardcost.estimate.step import estimate as estimate_of
+
+        dp = estimate.layout.dp
+        each = max(work.batch // (stages * dp), 1) * dp
+        smaller = replace(work, batch=each)
+        on = (estimate.model, estimate.machine, estimate.layout, smaller)
+        shared = estimate_of(*on, software=estimate.software)
+        rate = format_tokens(stages * shared.tokens_per_s)
+        text += (
+            f", each stage idle for {100 * idle:.0f} % of the time; an engine keeps one in each:"
+            f" {stages} x {each:,} sequences take {format_time(shared.tpot_s)} per token"
+            f" and make {rate} tokens/s"
+        )
+    yield Caveat(CaveatReason.ONE_BATCH_IN_FLIGHT, f"{text} (`shardcost load` simulates it)", idle)
 
 
 def _sequence_tokens(work: Workload) -> Any:

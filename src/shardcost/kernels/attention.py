@@ -25,6 +25,12 @@ blocks do not fill the device, the context is split over more of them and the pa
 SM, into at most 128 parts (`num_splits_heuristic` of its flash_api.cpp); the kernel that does not
 split has fewer loads in flight and reaches less of the memory's rate.
 
+Such rules switch kernels by the number of blocks, and the kernel for few blocks may take longer
+than the other one for many: TensorRT-LLM's vector kernel on an H100 was measured at 16.4 us for 4
+sequences of 1,024 tokens, its grouped one at 12.8 us for 8. A kernel *alone* is priced so, as it is
+dispatched. In a step, more sequences or longer contexts never take less: fewer blocks take at most
+what the smallest call takes that the other kernel serves: a call could be padded to it.
+
 Everything takes numbers or arrays that broadcast. Constants come from the catalog
 (`shardcost.machine.kernels`), relative to the datasheet.
 """
@@ -54,6 +60,7 @@ _TILES: Final = "tiles of queries of one head"
 _PAIRS: Final = "queries and keys of one head in all tiles visited"
 _LONGEST: Final = "keys of the longest tile"
 _PAIR: Final = "one pair on one SM"
+_FILLING: Final = "blocks from which on the kernel for many of them runs"
 
 
 def prefill_time_s(
@@ -150,6 +157,7 @@ def decode_time_s(
     window_tokens: Count | None = None,
     value_dim: Count | None = None,
     cache_is_warm: bool = False,
+    alone: bool = False,
     section: str = "decode",
 ) -> Quantity:
     """Return the seconds of attention from one or a few new tokens to a cached context.
@@ -173,6 +181,8 @@ def decode_time_s(
         cache_is_warm: Whether the kernel ran on the very same cache just before, as in a
             benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
             model it is not.
+        alone: Whether the kernel is timed by itself: as it is dispatched, though a call with more
+            sequences may then take less. In a step it does not.
         section: Whose kernels: "decode" a serving engine's, "flash_decode" PyTorch's.
 
     Bound by memory, an H100 reads a gigabyte of cache at nine tenths of its bandwidth::
@@ -211,23 +221,38 @@ def decode_time_s(
     kernel = table["grouped"]
     if value_dim is not None:  # such large heads leave a multiprocessor room for one block
         kernel = {**kernel, "slots_per_sm": 1}
-    grouped_s = _cache_walk_s(device, kernel, grouped, warm=cache_is_warm)
-    # The matrix units bound a tile of very many rows, such as latent attention has.
-    product_s = 2 * blocks * tile * seen * dims / (_matrix_peak(device) * table["matrix_share"])
-    product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
-    grouped_s = largest(step("walk", grouped_s, meaning="over the cache"), product_s)
-    if value_dim is None and fitted.residual is not None:
-        grouped_s = grouped_s * fitted.measured_factor(blocks, heads / kv_heads, seen, dims)
+
+    def grouped_s(work: _Work) -> Any:
+        walk_s = _cache_walk_s(device, kernel, work, warm=cache_is_warm, alone=alone)
+        # The matrix units bound a tile of very many rows, such as latent attention has.
+        product_s = 2 * work.blocks * tile * seen * dims
+        product_s = product_s / (_matrix_peak(device) * table["matrix_share"])
+        product_s = step("matrix_units", product_s, meaning="tiles at the rate of the matrix units")
+        time_s = largest(step("walk", walk_s, meaning="over the cache"), product_s)
+        if value_dim is None and fitted.residual is not None:
+            factor = fitted.measured_factor(work.blocks, heads / kv_heads, seen, dims)
+            time_s = time_s * factor
+        return time_s
+
     if value_dim is not None or "vector" not in table:
-        return _plain(grouped_s)
-    vector = grouped._replace(blocks=blocks * rows, rows=0)
-    vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm)
+        return _plain(grouped_s(grouped))
     # The grouped kernel runs where tiles pay and blocks fill. Several new tokens have no vector
     # kernel: their rows take as many tiles as they need.
-    fits = (rows >= table["least_rows"]) & ((rows <= table["most_rows"]) | (new_tokens > 1))
-    reach = blocks * largest(1, floor(seen / table["fill_tokens"]))
-    is_grouped = fits & (reach >= table["least_fill"] * device.sms)
-    return _plain(choose(is_grouped, grouped_s, vector_s))
+    unfit = (rows < table["least_rows"]) | ((rows > table["most_rows"]) & (new_tokens <= 1))
+    filling = table["least_fill"] * device.sms
+    few = blocks * largest(1, floor(seen / table["fill_tokens"])) < filling
+    if not anywhere(unfit | few):
+        return _plain(grouped_s(grouped))
+    vector = grouped._replace(blocks=blocks * rows, rows=0)
+    vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm, alone=alone)
+    if not alone and anywhere(few):
+        filling = filling / largest(1, seen / table["fill_tokens"])
+        filling = step("filling", filling, "", _FILLING)
+        filled_s = grouped_s(grouped.with_blocks(filling))
+        vector_s = choose(unfit | (vector_s < filled_s), vector_s, filled_s)
+    if not is_array(unfit | few):
+        return _plain(vector_s)
+    return _plain(choose(unfit | few, vector_s, grouped_s(grouped)))
 
 
 def _visited(
@@ -285,12 +310,35 @@ class _Work(NamedTuple):
     io_bytes: Any
     """Queries and outputs of all pieces."""
 
+    def with_blocks(self, blocks: Any) -> _Work:
+        """Return the work of another number of such pieces."""
+        ratio = blocks / self.blocks
+        return self._replace(
+            blocks=blocks,
+            cache_bytes=self.cache_bytes * ratio,
+            io_bytes=self.io_bytes * ratio,
+        )
 
-def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+
+def _cache_walk_s(device: Device, table: Constants, work: _Work, *, warm: bool, alone: bool) -> Any:
     """Return the seconds in which blocks walk over a cache, split where they are few.
 
-    `warm` says that the L2 cache holds as much of it as fits.
+    `warm` says that the L2 cache holds as much of it as fits, `alone` that this is no step.
     """
+    time_s = _walk_s(device, table, work, warm=warm)
+    if alone:
+        return time_s
+    filling = device.sms * table.get("unsplit_fill", table["slots_per_sm"])
+    filling = step("filling", filling, "", _FILLING)
+    few = work.blocks < filling
+    if not anywhere(few):
+        return time_s
+    filled_s = _walk_s(device, table, work.with_blocks(filling), warm=warm)
+    return choose(few & (filled_s < time_s), filled_s, time_s)
+
+
+def _walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any:
+    """Return the same as kernels are dispatched."""
     units = device.sms
     block_s = 1e-6 * (table["block_us"] + table["row_us"] * work.rows * work.size)
     block_s = step("block", block_s, meaning="start and end of a block")

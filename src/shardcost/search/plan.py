@@ -164,7 +164,7 @@ def _said(value: Any) -> str:
 
 
 def _pipelined(found: Found) -> list[str]:
-    """Return a caveat where pipelines would serve more within the limits with a batch per stage.
+    """Return a caveat where pipelines would serve more with a batch in each stage.
 
     They would serve `pp` times the sequences at the same latency.
     """
@@ -172,8 +172,9 @@ def _pipelined(found: Found) -> list[str]:
     if first is None or first.workload.phase == Train.phase:
         return []
     question, depths = first.question, found.by_axis.get("pp", {})
-    ahead = [str(pp) for pp, score in sorted(depths.items()) if pp > 1 and score / pp < first.score]
-    if question.objective.aim.weight is None or not question.constraints.limited or not ahead:
+    best = first.score / first.layout.pp
+    ahead = [str(pp) for pp, score in sorted(depths.items()) if pp > 1 and score / pp < best]
+    if question.objective.aim.weight is None or not ahead:
         return []
     said = (
         "layouts with pp are ranked with one batch in all stages together; engines keep one in"

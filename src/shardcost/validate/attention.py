@@ -61,7 +61,8 @@ class AttentionCase(NamedTuple):
         else:
             time_s = decode_time_s(
                 on, self.cache_dtype, batch, context, heads, kv_heads, head_dim,
-                new_tokens=queries, cache_is_warm=self.phase == "decode", section=self.phase,
+                new_tokens=queries, cache_is_warm=self.phase == "decode", alone=True,
+                section=self.phase,
             )  # fmt: skip
         return np.asarray(time_s, dtype=np.float64)
 

@@ -57,7 +57,8 @@ def time_us(row: Row, fitted: Fitted = CATALOG) -> float:
     if part == ATTENTION:
         core = next(op for op in operations if isinstance(op, AttentionCore))
         shape = (core.batch, context, core.heads, core.kv_heads, core.head_dim)
-        return 1e6 * float(decode_time_s(on.kernels, core.dtype, *shape, section=FLASH_DECODE))
+        time_s = decode_time_s(on.kernels, core.dtype, *shape, alone=True, section=FLASH_DECODE)
+        return 1e6 * float(time_s)
     if part == _NORM:
         norm = next(op for op in operations if isinstance(op, Elementwise) and op.name == "norm")
         width = whole_cell(row, "hidden")

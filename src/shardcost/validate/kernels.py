@@ -90,8 +90,9 @@ class KernelRow(NamedTuple):
             batch, heads, kv_heads, head_dim, _, context = own
             section = "decode" if ("attention", "decode") in on.sections else FLASH_DECODE
             time_s = decode_time_s(
-                on, self.dtype, batch, context, heads, kv_heads, head_dim, section=section
-            )
+                on, self.dtype, batch, context, heads, kv_heads, head_dim,
+                alone=True, section=section,
+            )  # fmt: skip
         else:
             tokens, width, moved = own
             if f"layer_{self.kind}" in LAYER_KERNELS:

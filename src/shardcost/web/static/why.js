@@ -13,9 +13,6 @@ import { body, patched } from "./state.js";
  *   anchor?: Element|null}} Question
  */
 
-const DRAWER_PX = 450; // its width, with a little air
-const DOCKED_PX = 1280; // from this width of the window on, the page makes room for it (panels.css)
-
 /** The drawer, with the way back through what was asked. */
 export class Why {
   /** @param {() => Record<string, any>} ask the page's question */
@@ -69,17 +66,9 @@ export class Why {
   open(question) {
     this.opener = question.anchor ?? document.activeElement;
     this.trail = [question];
-    this.dialog.classList.toggle("left", this.wouldCover(question.anchor));
     if (!this.dialog.open) this.dialog.show();
     document.documentElement.classList.add("explaining");
     return this.load(true);
-  }
-
-  /** Would the drawer lie over the number that it explains? @param {Element|null|undefined} anchor */
-  wouldCover(anchor) {
-    const box = anchor?.getBoundingClientRect();
-    if (window.innerWidth >= DOCKED_PX) return false;
-    return Boolean(box && box.right > window.innerWidth - DRAWER_PX && box.left > DRAWER_PX);
   }
 
   /** Ask on for a part; it is asked of the same layout as the whole. @param {Question} question */
