@@ -521,8 +521,11 @@ def _summed(operations: Operations, prices: Prices) -> CollectivePrice:
     """Return the seconds of operations, and the bytes that a rank sends for them."""
     if not operations:
         return NOTHING
-    counted = zip((op.count for op in operations), prices.with_bytes(operations), strict=True)
-    return added(list(counted))
+    found = (
+        price if isinstance(price, CollectivePrice) else CollectivePrice(price, 0.0, 0.0)
+        for price in prices.priced(operations)
+    )
+    return added([(op.count, price) for op, price in zip(operations, found, strict=True)])
 
 
 def _by_place(optimizer: Operations) -> tuple[Operations, Operations]:

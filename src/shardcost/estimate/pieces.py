@@ -11,11 +11,11 @@ the collective's kernel takes SMs from the GEMM, whose tiles then need more wave
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.estimate.price import CollectivePrice, Prices, added
+from shardcost.estimate.price import Prices
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -100,7 +100,11 @@ class Piece(NamedTuple):
     """A kind of layer, the embedding or the head, for one micro-batch."""
 
     name: str
-    rows: tuple[Row, ...]
+    operations: Passes
+    seconds: tuple[Any, ...]
+    """Of one call of each operation, in the order of `PASSES`, in a run of the software."""
+    exposed_s: tuple[Any, ...]
+    """By how much all calls of each operation lengthen their pass."""
     forward: PassTime
     backward: PassTime
     """Gradients of the input, and what is computed again for them."""
@@ -112,25 +116,40 @@ class Piece(NamedTuple):
 
     def joined_bytes(self, other: Piece, together: Any) -> tuple[Any, Any]:
         """Return the bytes of two pieces: of both where one rank has them, else the larger."""
-        mine, its = self[5:7], other[5:7]
+        inside = (self.inside_bytes, other.inside_bytes)
+        network = (self.network_bytes, other.network_bytes)
+        return (
+            choose(together, inside[0] + inside[1], largest(*inside)),
+            choose(together, network[0] + network[1], largest(*network)),
+        )
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The operations with their prices."""
+        listed = listed_by_pass(self.operations)
         return tuple(
-            choose(together, one + two, largest(one, two))
-            for one, two in zip(mine, its, strict=True)
+            Row(op, phase, *times)
+            for (phase, op), *times in zip(listed, self.seconds, self.exposed_s, strict=True)
         )
 
     @property
     def tensor_collectives(self) -> Any:
         """Collectives of the tensor group in one pass forward."""
         return sum(
-            row.op.count * (row.op.ranks > 1)
-            for row in self.rows
-            if row.phase == "forward" and isinstance(row.op, Collective) and row.op.group == "tp"
+            op.count * (op.ranks > 1)
+            for op in self.operations.forward
+            if isinstance(op, Collective) and op.group == "tp"
         )
 
     @property
     def passes(self) -> tuple[PassTime, PassTime, PassTime]:
         """Forward, backward, weight gradients."""
-        return self[2:5]
+        return self.forward, self.backward, self.weight
+
+
+def listed_by_pass(operations: Passes) -> list[tuple[str, Operation]]:
+    """Return the operations of a piece in the order of `PASSES`, each with its pass."""
+    return [(phase, op) for phase in PASSES for op in getattr(operations, phase)]
 
 
 class PassParts(NamedTuple):
@@ -201,33 +220,33 @@ def _priced_pieces(
 ) -> list[Piece]:
     """Return pieces with their prices; kernels of all of them are priced together."""
     listed = [
-        [(phase, op) for phase in PASSES for op in getattr(passes, phase)] for _, passes in named
+        [*passes.forward, *passes.recompute, *passes.backward, *passes.weight]
+        for _, passes in named
     ]
-    every = [op for rows in listed for _, op in rows]
-    beside = [_beside_collectives([op for _, op in rows], software) for rows in listed]
-    slowed_gemms = [op for gemms in beside for op in gemms]
-    prices.ahead(every, slowed_gemms, software.overlap_sms)
-    priced = iter(prices.with_bytes(every))
-    slowed = iter(prices.of(slowed_gemms, sms_taken=software.overlap_sms) if slowed_gemms else ())
+    beside = [_beside_collectives(operations, software) for operations in listed]
+    every = list(chain.from_iterable(listed))
+    gemms = list(chain.from_iterable(beside))
+    prices_of_all, seconds_of_all = prices.priced_beside(every, gemms, software.overlap_sms)
+    priced, slowed = iter(prices_of_all), iter(seconds_of_all)
     return [
         _priced_piece(
             name,
             passes,
-            rows,
-            list(islice(priced, len(rows))),
-            _by_id(gemms, list(islice(slowed, len(gemms)))),
+            operations,
+            list(islice(priced, len(operations))),
+            _by_id(own, list(islice(slowed, len(own)))),
             prices,
             software,
         )
-        for (name, passes), rows, gemms in zip(named, listed, beside, strict=True)
+        for (name, passes), operations, own in zip(named, listed, beside, strict=True)
     ]
 
 
 def _priced_piece(
     name: str,
     passes: Passes,
-    named: Sequence[tuple[str, Operation]],
-    priced: Sequence[CollectivePrice],
+    operations: Sequence[Operation],
+    priced: Sequence[Any],
     slowed_s: Mapping[OpId, Any],
     prices: Prices,
     software: Software,
@@ -237,29 +256,51 @@ def _priced_piece(
     Args:
         name: Of the piece.
         passes: What it does.
-        named: The same as one list.
+        operations: The same as one list.
         priced: The price of each.
         slowed_s: Seconds of GEMMs with a collective's kernel beside them.
         prices: Of all else.
         software: What runs it.
     """
-    if not named:
-        return Piece(name, (), PassTime(), PassTime(), PassTime())
-    every = [op for _, op in named]
-    seconds = [each.seconds for each in priced]
-    gemms = _Overlaps(_by_id(every, seconds), slowed_s)
-    rows = tuple(
-        _row(op, phase, each_s, software, gemms)
-        for (phase, op), each_s in zip(named, seconds, strict=True)
-    )
-    if software.expert_overlap != "none":
-        rows = _with_hidden_exchange(rows, prices, software)
-    rows = _with_hidden_copies(rows)
+    gemms = _Overlaps(_by_id(operations, priced), slowed_s)
+    seconds: list[Any] = []
+    exposed: list[Any] = []
+    inside_bytes: Any = 0.0
+    network_bytes: Any = 0.0
+    for op, price in zip(operations, priced, strict=True):
+        if type(op) is Collective:
+            each_s, near, far = price
+            exposed.append(_exposed(op, each_s, software, gemms))
+            inside_bytes = inside_bytes + op.count * near
+            network_bytes = network_bytes + op.count * far
+        else:
+            each_s = price * software.slowdown
+            once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
+            exposed.append(each_s if once else op.count * each_s)
+        seconds.append(each_s)
+    if software.expert_overlap != "none" or any(map(is_copy, operations)):
+        blank = PassTime()
+        whole = Piece(name, passes, tuple(seconds), tuple(exposed), blank, blank, blank)
+        rows = whole.rows
+        if software.expert_overlap != "none":
+            rows = _with_hidden_exchange(rows, prices, software)
+        exposed = [row.exposed_s for row in _with_hidden_copies(rows)]
     again = len(passes.recompute) + len(passes.backward)
-    cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
-    forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
-    bytes_sent = added([(op.count, each) for op, each in zip(every, priced, strict=True)])
-    return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+    cuts = (0, len(passes.forward), len(passes.forward) + again, len(operations))
+    forward, backward, weight = (
+        _pass_time(operations[start:end], exposed[start:end]) for start, end in pairwise(cuts)
+    )
+    return Piece(
+        name,
+        passes,
+        tuple(seconds),
+        tuple(exposed),
+        forward,
+        backward,
+        weight,
+        inside_bytes,
+        network_bytes,
+    )
 
 
 def _with_hidden_copies(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -358,22 +399,14 @@ def is_exchange(op: Operation) -> bool:
     return isinstance(op, Collective) and op.group == "ep"
 
 
-def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Overlaps) -> Row:
-    if isinstance(op, Collective):
-        return Row(op, phase, each_s, _exposed(op, each_s, software, gemms))
-    seconds = each_s * software.slowdown
-    once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
-    return Row(op, phase, seconds, seconds if once else op.count * seconds)
-
-
-def _pass_time(rows: Sequence[Row]) -> PassTime:
+def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassTime:
+    """Return what a pass takes, from how much each of its operations lengthens it."""
     device_s: Any = 0.0
     kernels: Any = 0
     hops: Any = 0
-    for row in rows:
-        op = row.op
-        device_s = device_s + row.exposed_s
-        if isinstance(op, Collective):
+    for op, each_s in zip(operations, exposed, strict=True):
+        device_s = device_s + each_s
+        if type(op) is Collective:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
         else:
@@ -388,11 +421,11 @@ activation between them, the sum."""
 
 def _launches(op: Operation) -> Any:
     """Return how many kernels the host starts for a compute operation."""
-    if isinstance(op, Elementwise):
+    if type(op) is Gemm:
+        return op.launches
+    if type(op) is Elementwise:
         return op.kernels
-    if isinstance(op, ExpertKernels):
-        return _EXPERT_LAUNCHES
-    return op.launches if isinstance(op, Gemm) else 1
+    return _EXPERT_LAUNCHES if type(op) is ExpertKernels else 1
 
 
 class _Overlaps(NamedTuple):

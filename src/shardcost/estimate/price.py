@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import reduce
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest
@@ -69,6 +70,30 @@ _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 
 Adjust = Callable[[Operation, Any], Any]
 """Takes an operation and its seconds; returns the seconds that it shall take instead."""
+Key = tuple[Any, ...]
+"""What the price of an operation depends on."""
+
+
+def _fields(kind: Any, *names: str) -> Callable[[Any], Key]:
+    """Return a function that takes some fields of an operation; all but name, count and id."""
+    found = names or [each for each in kind._fields if each not in {"name", "count", "id"}]
+    return itemgetter(*map(kind._fields.index, found))
+
+
+_PRICED_BY: Final[Mapping[type, Callable[[Any], Key]]] = {
+    Gemm: _fields(Gemm, "m", "n", "k", "batch", "dtype", "fullest"),
+    AttentionCore: _fields(AttentionCore),
+    LatentCore: _fields(LatentCore),
+    ExpertKernels: _fields(ExpertKernels),
+    StateKernel: _fields(StateKernel),
+    Elementwise: _fields(Elementwise, "bytes_moved", "kernels", "converts"),
+    Collective: _fields(
+        Collective, "collective", "size_bytes", "group", "ranks", "stride", "routed"
+    ),
+}
+"""The fields of an operation that its price depends on."""
+_SIZES: Final = slice(4)
+"""Where a GEMM's key has its sizes."""
 
 
 def host_copy_s(size_bytes: Any, bytes_per_s: Any) -> Any:
@@ -173,92 +198,110 @@ class Prices:
             operations: What to price.
             sms_taken: SMs that a collective's kernel holds meanwhile.
         """
-        prices = self._of(operations, sms_taken)
-        seconds = [each.seconds if isinstance(each, CollectivePrice) else each for each in prices]
-        if self._adjust is None:
-            return seconds
-        return [self._adjust(op, each) for op, each in zip(operations, seconds, strict=True)]
+        prices = self.priced(operations, sms_taken)
+        return [each.seconds if isinstance(each, CollectivePrice) else each for each in prices]
 
-    def with_bytes(self, operations: Sequence[Operation]) -> list[CollectivePrice]:
-        """Return the seconds of each operation and the bytes that a rank sends in it."""
-        prices = [
-            each if isinstance(each, CollectivePrice) else CollectivePrice(each, 0.0, 0.0)
-            for each in self._of(operations, 0)
-        ]
-        if self._adjust is None:
+    def priced(self, operations: Sequence[Operation], sms_taken: int = 0) -> list[Any]:
+        """Return the price of each operation: seconds, of a collective a `CollectivePrice`."""
+        taken = self._taken(sms_taken)
+        if self.arrays:
+            return self._changed(operations, [self._on_grid(op, taken) for op in operations])
+        return self._kept([(op, taken) for op in operations])
+
+    def priced_beside(
+        self, operations: Sequence[Operation], gemms: Sequence[Gemm], sms_taken: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the price of each operation, and the seconds of GEMMs beside `sms_taken` SMs.
+
+        Both are what `priced` and `of` return; kernels price all GEMMs as one vector.
+        """
+        if self.arrays:
+            return self.priced(operations), self.of(gemms, sms_taken)
+        taken = self._taken(sms_taken)
+        asked: list[tuple[Operation, int]] = [(op, 0) for op in operations]
+        asked += [(op, taken) for op in gemms]
+        prices = self._kept(asked)
+        return prices[: len(operations)], prices[len(operations) :]
+
+    def _taken(self, sms: int) -> int:
+        """Return the SMs that a collective takes: none on a torus, where engines move its data."""
+        return 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
+
+    def _changed(self, operations: Sequence[Operation], prices: list[Any]) -> list[Any]:
+        """Return prices as the function changes them, if there is one."""
+        how = self._adjust
+        if how is None:
             return prices
         return [
-            each._replace(seconds=self._adjust(op, each.seconds))
-            for op, each in zip(operations, prices, strict=True)
+            price._replace(seconds=how(op, price.seconds))
+            if isinstance(price, CollectivePrice)
+            else how(op, price)
+            for op, price in zip(operations, prices, strict=True)
         ]
 
-    def _of(self, operations: Sequence[Operation], sms_taken: int) -> list[Any]:
-        """Return the price of each operation: seconds, of a collective with its bytes.
+    def _kept(self, asked: Sequence[tuple[Operation, int]]) -> list[Any]:
+        """Return the prices of operations of plain numbers, each beside so many taken SMs.
 
-        On a torus, engines of their own move the data of collectives and take no matrix unit.
+        Those that were not asked for before are found and kept.
         """
-        if self.machine.cluster.tiers[-1].kind == "torus":
-            sms_taken = 0
-        if self.arrays:
-            return [self._on_grid(op, sms_taken) for op in operations]
-        kernels = self._kernel_prices
-        keys = [self._key(op, sms_taken) for op in operations]
-        new: dict[Any, Operation] = {
-            key: op
-            for key, op in zip(keys, operations, strict=True)
-            if key not in kernels and not isinstance(op, Collective)
+        kernels, sent = self._kernel_prices, self._sent_prices
+        keys = [self._key(op, taken) for op, taken in asked]
+        prices: list[Any] = [
+            (sent if type(op) is Collective else kernels).get(key)
+            for key, (op, _) in zip(keys, asked, strict=True)
+        ]
+        new = {
+            key: each for key, each, price in zip(keys, asked, prices, strict=True) if price is None
         }
         if new:
-            self._keep({key: (op, sms_taken) for key, op in new.items()})
-        return [
-            self._sent(key, op) if isinstance(op, Collective) else kernels[key]
-            for key, op in zip(keys, operations, strict=True)
-        ]
+            found = self._found(new)
+            prices = [
+                found[key] if price is None else price
+                for key, price in zip(keys, prices, strict=True)
+            ]
+        return self._changed([op for op, _ in asked], prices) if self._adjust else prices
 
-    def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
+    def _key(self, op: Operation, sms_taken: int) -> Key:
         """Return what an operation's price depends on: everything but its name and count."""
-        if isinstance(op, Gemm):
-            return *op[1:6], op.fullest, sms_taken
-        if isinstance(op, Elementwise):
-            return op.bytes_moved, op.kernels, *(op.converts or ())
-        if isinstance(op, Collective):
-            stride = op.stride * self.placed[op.group].stride
-            routed = op.routed or ()
-            return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
-        return *op[1:], sms_taken
+        key = _PRICED_BY[type(op)](op)
+        beside = self.placed[op.group].stride if type(op) is Collective else sms_taken
+        return (*key, beside)
 
-    def ahead(self, operations: Sequence[Operation], beside: Sequence[Gemm], sms: int) -> None:
-        """Price GEMMs that will be asked for alone, and those beside `sms` taken SMs, together.
-
-        One by one nothing would change but the time that it takes: one vector for two.
-        """
-        if self.arrays or not beside:
-            return
-        taken = 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
-        both = [(op, 0) for op in operations if isinstance(op, Gemm)]
-        both += [(op, taken) for op in beside]
-        asked = {self._key(op, sms_taken): (op, sms_taken) for op, sms_taken in both}
-        self._keep({key: gemm for key, gemm in asked.items() if key not in self._kernel_prices})
-
-    def _keep(self, new: Mapping[Any, tuple[Operation, int]]) -> None:
-        """Price operations, each with the SMs that are taken meanwhile; GEMMs together."""
-        kept = self._kernel_prices
-        gemms: dict[str, dict[Any, tuple[Gemm, int]]] = {}
+    def _found(self, new: Mapping[Key, tuple[Operation, int]]) -> dict[Key, Any]:
+        """Return the prices of operations that are not kept yet, and keep them; GEMMs together."""
+        kernels: dict[Key, Any] = {}
+        sent: dict[Key, Any] = {}
+        gemms: dict[str, list[Key]] = {}
         for key, (op, sms_taken) in new.items():
-            if isinstance(op, Gemm) and op.fullest is None:
-                gemms.setdefault(op.dtype, {})[key] = (op, sms_taken)
+            if type(op) is Gemm and op.fullest is None:
+                gemms.setdefault(op.dtype, []).append(key)
+            elif type(op) is Collective:
+                sent[key] = self._collective_price(self._placed(op))
             else:
-                kept[key] = self.alone(op, sms_taken)
-        for dtype, chosen in gemms.items():
-            if len(chosen) < _FEW_GEMMS and len(kept) < _MANY_KERNELS:
-                kept.update({key: self.alone(*gemm) for key, gemm in chosen.items()})
-                continue
-            import numpy as np
+                kernels[key] = self.alone(op, sms_taken)
+        for dtype, keys in gemms.items():
+            if len(keys) < _FEW_GEMMS and len(self._kernel_prices) < _MANY_KERNELS:
+                kernels.update({key: self.alone(*new[key]) for key in keys})
+            else:
+                kernels.update(self._gemm_vector(dtype, keys))
+        self._kernel_prices.update(kernels)
+        self._sent_prices.update(sent)
+        return kernels | sent
 
-            sizes = [(op.m, op.n, op.k, op.batch, taken) for op, taken in chosen.values()]
-            m, n, k, batch, sms = np.array(sizes, dtype=float).T
-            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
-            kept.update(zip(chosen, seconds.tolist(), strict=True))
+    def _gemm_vector(self, dtype: str, keys: Sequence[Key]) -> dict[Key, float]:
+        """Return the seconds of GEMMs of one number format: all sizes, beside all counts of SMs."""
+        import numpy as np
+
+        sizes = list(dict.fromkeys(key[_SIZES] for key in keys))
+        taken = list(dict.fromkeys(key[-1] for key in keys))
+        m, n, k, batch = np.array(sizes, dtype=float).T
+        sms = np.array(taken, dtype=float).reshape(-1, 1)
+        seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
+        return {
+            (*size, dtype, None, own): each_s
+            for own, row in zip(taken, seconds.tolist(), strict=True)
+            for size, each_s in zip(sizes, row, strict=True)
+        }
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of an operation on arrays, kept for grids that share it."""
@@ -650,16 +693,12 @@ class Prices:
 
     def sent(self, op: Collective) -> CollectivePrice:
         """Return the price of a collective, with the bytes that a rank sends in one call."""
+        price: CollectivePrice
         if self.arrays:
-            price: CollectivePrice = self._on_grid(op)
+            price = self._on_grid(op)
             return price
-        return self._sent(self._key(op, 0), op)
-
-    def _sent(self, key: tuple[Any, ...], op: Collective) -> CollectivePrice:
-        """Return what `sent` does for plain numbers, by their key."""
-        if key not in self._sent_prices:
-            self._sent_prices[key] = self._collective_price(self._placed(op))
-        price: CollectivePrice = self._sent_prices[key]
+        key = self._key(op, 0)
+        price = self._sent_prices.get(key) or self._found({key: (op, 0)})[key]
         return price
 
 
@@ -723,13 +762,18 @@ def grouped(codes: Any) -> tuple[Any, Any]:
     return order[starts], back
 
 
-def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _contents(key: Key) -> Key | None:
     """Return a key with arrays replaced by a digest of their contents; None if none can be made."""
     import numpy as np
 
     parts: list[Any] = []
     for each in key:
-        if isinstance(each, np.ndarray):
+        if isinstance(each, tuple):  # sizes of a conversion, or of an exchange of tokens
+            inner = _contents(each)
+            if inner is None:
+                return None
+            parts.append(inner)
+        elif isinstance(each, np.ndarray):
             # 64 bits: of the at most some ten thousand arrays that are kept, no two have the same.
             # A cryptographic digest would take a third of a search.
             parts += [each.shape, each.dtype.str, hash(each.tobytes())]
