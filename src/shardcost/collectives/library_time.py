@@ -392,7 +392,7 @@ def collective_time(
         raise UnknownNameError("mode", mode, MODES)
     machine = machine_of(resolve.cluster(cluster, network))
     size = _checked_size(size_bytes)
-    group = _group(machine, gpus, nodes, stride)
+    group = group_on(machine, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
         _check_shapes(size, group)
     library = machine.default_library if library is None else library
@@ -421,8 +421,8 @@ def collective_time(
     return _with_tables(result) if any(each.residuals for each in used) and not forced else result
 
 
-def _group(machine: Machine, gpus: Any, nodes: Any, stride: Any) -> Group:
-    """Return ranks on a machine; of plain numbers, kept with the machine."""
+def group_on(machine: Machine, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:
+    """Return ranks on a machine, as `Group.on` does; of plain numbers, kept with the machine."""
     if not (type(gpus) is type(stride) is int and (nodes is None or type(nodes) is int)):
         return Group.on(machine.cluster, gpus, nodes, stride)
     kept = machine.memo.setdefault("groups", {})

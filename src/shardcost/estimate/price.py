@@ -20,8 +20,8 @@ from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
-from shardcost.collectives.group import Group, sits_unevenly
-from shardcost.collectives.library_time import CollectiveTime, collective_time
+from shardcost.collectives.group import sits_unevenly
+from shardcost.collectives.library_time import CollectiveTime, collective_time, group_on
 from shardcost.dtypes import format_on
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
@@ -677,7 +677,7 @@ class Prices:
         """
         if routed.groups is None or routed.top_groups is None:
             return None
-        domains = Group.on(self.machine.cluster, ranks, stride=stride).domains
+        domains = group_on(self.machine, ranks, stride=stride).domains
         limit = ceil(routed.top_groups * largest(1, domains / routed.groups))
         return limit.astype(int) if is_array(limit) else int(limit)
 
