@@ -58,6 +58,8 @@ class Noun:
     has_arrays: ClassVar[bool] = False
     """Whether any field is an array: asked by every estimate, so found once, by `__post_init__`."""
     _names: ClassVar[tuple[str, ...]] = ()
+    _has_tables: ClassVar[bool] = False
+    """Whether any field is a mapping."""
     _rules: ClassVar[tuple[tuple[str, str, Rule, Any], ...]] = ()
     """Of each field that has one: its name, its name in messages, its rule, and the default if
     that keeps the rule as it stands."""
@@ -82,6 +84,8 @@ class Noun:
         An estimate takes the same few variants of its nouns again and again, and a noun that was
         made before has its hash. For words and plain numbers that are right by themselves.
         """
+        if not self.has_arrays and all(self.__dict__[name] == changes[name] for name in changes):
+            return self
         key = () if self.has_arrays else tuple(changes.items())  # arrays are no keys
         other: Self | None = self.memo.get(key) if key else None
         if other is None:
@@ -130,7 +134,9 @@ class Noun:
         return cast("int", self._hash)
 
     def _hash_of_fields(self) -> int:
-        values = map(self.__dict__.__getitem__, self._names)
+        values = tuple(map(self.__dict__.__getitem__, self._names))
+        if not self._has_tables:
+            return hash(values)
         return hash(tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -326,7 +332,7 @@ def table(check: Rule, *, default_factory: Any = MISSING) -> Any:
         checked = {key: check(f"{name}[{key!r}]", cell) for key, cell in value.items()}
         return MappingProxyType(checked)
 
-    return field(default_factory=default_factory, metadata={"rule": rule})
+    return field(default_factory=default_factory, metadata={"rule": rule, "table": True})
 
 
 def instance(*kinds: type, default: Any = MISSING) -> Any:
@@ -378,6 +384,7 @@ def noun(cls: type[T]) -> type[T]:
     made = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
     each = fields(made)  # type: ignore[arg-type]
     made._names = tuple(field_.name for field_ in each)  # type: ignore[attr-defined]
+    made._has_tables = any("table" in field_.metadata for field_ in each)  # type: ignore[attr-defined]
     made._rules = tuple(  # type: ignore[attr-defined]
         (field_.name, f"{made.__name__}.{field_.name}", field_.metadata["rule"], _checked(field_))
         for field_ in each

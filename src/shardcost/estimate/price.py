@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from shardcost.kernels.linear_attention import Sizes
 
 _MOST_PRICES: Final = 200_000
-_MOST_PIECES: Final = 4096
+_MOST_PIECES: Final = 2048
 """Prices, and priced pieces, kept per machine before all are dropped: some tens of megabytes."""
 _MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""

@@ -22,8 +22,9 @@ from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftw
 from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
 
-_MOST_ESTIMATES: Final = 1024
-"""Kept per machine before all are dropped: some tens of megabytes."""
+_MOST_ESTIMATES: Final = 512
+"""Kept per machine before all are dropped: some twenty megabytes, through which Python's garbage
+collector walks again and again."""
 
 
 def estimate(
