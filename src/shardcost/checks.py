@@ -24,7 +24,6 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
-    cast,
     dataclass_transform,
 )
 
@@ -99,9 +98,10 @@ class Noun:
     @property
     def memo(self) -> dict[Any, Any]:
         """What follows from the noun alone and was found before; no part of its value."""
-        if self._memo is None:
-            object.__setattr__(self, "_memo", {})
-        return cast("dict[Any, Any]", self._memo)
+        memo = self._memo
+        if memo is None:
+            memo = self.__dict__["_memo"] = {}
+        return memo
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
@@ -129,9 +129,10 @@ class Noun:
         return True
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            object.__setattr__(self, "_hash", self._hash_of_fields())
-        return cast("int", self._hash)
+        known = self._hash
+        if known is None:
+            known = self.__dict__["_hash"] = self._hash_of_fields()
+        return known
 
     def _hash_of_fields(self) -> int:
         values = tuple(map(self.__dict__.__getitem__, self._names))

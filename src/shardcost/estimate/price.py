@@ -124,17 +124,22 @@ class CollectivePrice(NamedTuple):
 NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
 
 
-def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
-    """Return prices, each so many times, added up."""
+def added(shares: Sequence[tuple[Any, Any]]) -> CollectivePrice:
+    """Return prices, each so many times, added up; those of kernels are seconds alone."""
     seconds: Any = 0.0
     inside_bytes: Any = 0.0
     network_bytes: Any = 0.0
     nothing = True
     for times, price in shares:
-        nothing = nothing and price is NOTHING
-        seconds = seconds + times * price.seconds
-        inside_bytes = inside_bytes + times * price.inside_bytes
-        network_bytes = network_bytes + times * price.network_bytes
+        if price is NOTHING:
+            continue
+        nothing = False
+        if isinstance(price, CollectivePrice):
+            seconds = seconds + times * price.seconds
+            inside_bytes = inside_bytes + times * price.inside_bytes
+            network_bytes = network_bytes + times * price.network_bytes
+        else:
+            seconds = seconds + times * price
     return NOTHING if nothing else CollectivePrice(seconds, inside_bytes, network_bytes)
 
 

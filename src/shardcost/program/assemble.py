@@ -233,8 +233,6 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
         sum(each.count * each.weights[kind] for each in layers) / model.num_layers
         for kind in range(2)
     )
-    places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
-
     table, top = embedding_parameters(model, layout), head_parameters(model, layout)
 
     def share(index: Any) -> StageShare:
@@ -244,7 +242,11 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
             stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
         )
 
-    return Stages(*map(share, places))
+    pp = layout.pp
+    first = share(0 * pp)
+    last = first if isinstance(pp, int) and pp == 1 else share(pp - 1)
+    middle = last if isinstance(pp, int) and pp <= 2 else share(smallest(1, pp - 1))
+    return Stages(first, middle, last)
 
 
 def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layers:
