@@ -262,7 +262,8 @@ def _priced_piece(
         prices: Of all else.
         software: What runs it.
     """
-    gemms = _Overlaps(_by_id(operations, priced), slowed_s)
+    refers = bool(slowed_s) or any(type(op) is Collective for op in operations)
+    gemms = _Overlaps(_by_id(operations, priced) if refers else {}, slowed_s)
     seconds: list[Any] = []
     exposed: list[Any] = []
     inside_bytes: Any = 0.0
@@ -436,10 +437,22 @@ class _Overlaps(NamedTuple):
 
 
 def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
-    """Return the GEMMs of a piece that a collective's kernel may run beside."""
-    if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
+    """Return the GEMMs of a piece that a collective's kernel may run beside, each once."""
+    if software.tp_overlap == "none":
         return []
-    return [op for op in every if isinstance(op, Gemm)]
+    named = _named_by_collectives(every)
+    gemms = {op.id: op for op in every if type(op) is Gemm and op.id in named} if named else {}
+    return list(gemms.values())
+
+
+def _named_by_collectives(every: Sequence[Operation]) -> set[OpId | None]:
+    """Return what the collectives of a piece may hide behind, or are split with."""
+    named: set[OpId | None] = set()
+    for op in every:
+        if type(op) is Collective:
+            named.update(op.hides_behind)
+            named.add(op.split_with)
+    return named - {None}
 
 
 def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:

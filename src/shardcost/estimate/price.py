@@ -170,13 +170,16 @@ class Prices:
         self.machine = machine
         self.placed = placed
         self._adjust: Adjust | None = None
-        self._sent_prices: dict[Any, Any] = machine.memo.setdefault("collectives", {})
-        self._kernel_prices: dict[Any, Any] = machine.kernels.memo.setdefault("prices", {})
+        self._sent_prices: dict[Key, Any] = machine.memo.setdefault("collectives", {})
+        self._kernel_prices: dict[int, dict[Key, Any]] = machine.kernels.memo.setdefault(
+            "prices", {0: {}}
+        )
+        """By how many SMs a collective's kernel takes meanwhile."""
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
         for kept, most in (
             (self._sent_prices, _MOST_PRICES),
-            (self._kernel_prices, _MOST_PRICES),
+            *((each, _MOST_PRICES) for each in self._kernel_prices.values()),
             (self.pieces, _MOST_PIECES),
         ):
             if len(kept) > most:
@@ -211,7 +214,9 @@ class Prices:
         taken = self._taken(sms_taken)
         if self.arrays:
             return self._changed(operations, [self._on_grid(op, taken) for op in operations])
-        return self._kept([(op, taken) for op in operations])
+        keys = self._keys(operations)
+        self._keep({taken: dict(zip(keys, operations, strict=True))})
+        return self._kept(keys, operations, taken)
 
     def priced_beside(
         self, operations: Sequence[Operation], gemms: Sequence[Gemm], sms_taken: int
@@ -220,13 +225,17 @@ class Prices:
 
         Both are what `priced` and `of` return; kernels price all GEMMs as one vector.
         """
-        if self.arrays:
-            return self.priced(operations), self.of(gemms, sms_taken)
         taken = self._taken(sms_taken)
-        asked: list[tuple[Operation, int]] = [(op, 0) for op in operations]
-        asked += [(op, taken) for op in gemms]
-        prices = self._kept(asked)
-        return prices[: len(operations)], prices[len(operations) :]
+        if self.arrays or not gemms or not taken:
+            return self.priced(operations), self.of(gemms, sms_taken) if gemms else []
+        keys, beside = self._keys(operations), self._keys(gemms)
+        self._keep(
+            {
+                0: dict(zip(keys, operations, strict=True)),
+                taken: dict(zip(beside, gemms, strict=True)),
+            }
+        )
+        return self._kept(keys, operations, 0), self._kept(beside, gemms, taken)
 
     def _taken(self, sms: int) -> int:
         """Return the SMs that a collective takes: none on a torus, where engines move its data."""
@@ -244,73 +253,69 @@ class Prices:
             for op, price in zip(operations, prices, strict=True)
         ]
 
-    def _kept(self, asked: Sequence[tuple[Operation, int]]) -> list[Any]:
-        """Return the prices of operations of plain numbers, each beside so many taken SMs.
-
-        Those that were not asked for before are found and kept.
-        """
-        kernels, sent = self._kernel_prices, self._sent_prices
-        keys = [self._key(op, taken) for op, taken in asked]
-        prices: list[Any] = [
-            (sent if type(op) is Collective else kernels).get(key)
-            for key, (op, _) in zip(keys, asked, strict=True)
+    def _keys(self, operations: Sequence[Operation]) -> list[Key]:
+        """Return what the prices of operations depend on: all but names, counts and taken SMs."""
+        placed = self.placed
+        return [
+            (*_PRICED_BY[Collective](op), placed[op.group].stride)
+            if type(op) is Collective
+            else _PRICED_BY[type(op)](op)
+            for op in operations
         ]
-        new = {
-            key: each for key, each, price in zip(keys, asked, prices, strict=True) if price is None
-        }
-        if new:
-            found = self._found(new)
-            prices = [
-                found[key] if price is None else price
-                for key, price in zip(keys, prices, strict=True)
-            ]
-        return self._changed([op for op, _ in asked], prices) if self._adjust else prices
 
-    def _key(self, op: Operation, sms_taken: int) -> Key:
-        """Return what an operation's price depends on: everything but its name and count."""
-        key = _PRICED_BY[type(op)](op)
-        beside = self.placed[op.group].stride if type(op) is Collective else sms_taken
-        return (*key, beside)
+    def _kept(self, keys: Sequence[Key], operations: Sequence[Operation], taken: int) -> list[Any]:
+        """Return prices that are kept, of operations of plain numbers beside so many taken SMs."""
+        sent, kernels = self._sent_prices, self._kernel_prices[taken]
+        prices = [
+            (sent if type(op) is Collective else kernels)[key]
+            for key, op in zip(keys, operations, strict=True)
+        ]
+        return self._changed(operations, prices)
 
-    def _found(self, new: Mapping[Key, tuple[Operation, int]]) -> dict[Key, Any]:
-        """Return the prices of operations that are not kept yet, and keep them; GEMMs together."""
-        kernels: dict[Key, Any] = {}
-        sent: dict[Key, Any] = {}
-        gemms: dict[str, list[Key]] = {}
-        for key, (op, sms_taken) in new.items():
-            if type(op) is Gemm and op.fullest is None:
-                gemms.setdefault(op.dtype, []).append(key)
-            elif type(op) is Collective:
-                sent[key] = self._collective_price(self._placed(op))
+    def _keep(self, asked: Mapping[int, Mapping[Key, Operation]]) -> None:
+        """Find the prices of operations of plain numbers that are not kept yet; GEMMs together.
+
+        Args:
+            asked: Operations by their key, by how many SMs are taken beside them.
+        """
+        sent = self._sent_prices
+        gemms: dict[str, list[tuple[int, Key]]] = {}
+        for taken, operations in asked.items():
+            kernels = self._kernel_prices.setdefault(taken, {})
+            for key, op in operations.items():
+                if type(op) is Collective:
+                    if key not in sent:
+                        sent[key] = self._collective_price(self._placed(op))
+                elif key not in kernels:
+                    if type(op) is Gemm and op.fullest is None:
+                        gemms.setdefault(op.dtype, []).append((taken, key))
+                    else:
+                        kernels[key] = self.alone(op, taken)
+        for dtype, new in gemms.items():
+            if (
+                len(new) < _FEW_GEMMS
+                and sum(map(len, self._kernel_prices.values())) < _MANY_KERNELS
+            ):
+                for taken, key in new:
+                    self._kernel_prices[taken][key] = self.alone(asked[taken][key], taken)
             else:
-                kernels[key] = self.alone(op, sms_taken)
-        for dtype, keys in gemms.items():
-            if len(keys) < _FEW_GEMMS and len(self._kernel_prices) < _MANY_KERNELS:
-                kernels.update({key: self.alone(*new[key]) for key in keys})
-            else:
-                kernels.update(self._gemm_vector(dtype, keys))
-        self._kernel_prices.update(kernels)
-        self._sent_prices.update(sent)
-        return kernels | sent
+                self._keep_gemms(dtype, new)
 
-    def _gemm_vector(self, dtype: str, keys: Sequence[Key]) -> dict[Key, float]:
-        """Return the seconds of GEMMs of one number format: all sizes, beside all counts of SMs."""
+    def _keep_gemms(self, dtype: str, new: Sequence[tuple[int, Key]]) -> None:
+        """Price GEMMs of one number format as one vector: all sizes, beside all numbers of SMs."""
         import numpy as np
 
-        sizes = list(dict.fromkeys(key[_SIZES] for key in keys))
-        taken = list(dict.fromkeys(key[-1] for key in keys))
-        m, n, k, batch = np.array(sizes, dtype=float).T
-        sms = np.array(taken, dtype=float).reshape(-1, 1)
+        keys = list(dict.fromkeys(key for _, key in new))
+        all_taken = list(dict.fromkeys(taken for taken, _ in new))
+        m, n, k, batch = np.array([key[_SIZES] for key in keys], dtype=float).T
+        sms = np.array(all_taken, dtype=float).reshape(-1, 1)
         seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
-        return {
-            (*size, dtype, None, own): each_s
-            for own, row in zip(taken, seconds.tolist(), strict=True)
-            for size, each_s in zip(sizes, row, strict=True)
-        }
+        for taken, row in zip(all_taken, seconds.tolist(), strict=True):
+            self._kernel_prices[taken].update(zip(keys, row, strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of an operation on arrays, kept for grids that share it."""
-        key = _contents(self._key(op, sms_taken))
+        key = _contents((*self._keys([op])[0], sms_taken))
         if isinstance(op, Collective):
             op = self._placed(op)
         if key is None:
@@ -690,7 +695,7 @@ class Prices:
         """Return where the price of a collective goes beyond what was measured."""
         if self.arrays:
             return self.collective(op).notes
-        key = ("notes", *self._key(op, 0))
+        key = ("notes", *self._keys([op])[0])
         if key not in self._sent_prices:
             self._sent_prices[key] = self.collective(op).notes
         said: tuple[str, ...] = self._sent_prices[key]
@@ -702,8 +707,9 @@ class Prices:
         if self.arrays:
             price = self._on_grid(op)
             return price
-        key = self._key(op, 0)
-        price = self._sent_prices.get(key) or self._found({key: (op, 0)})[key]
+        (key,) = self._keys([op])
+        self._keep({0: {key: op}})
+        price = self._sent_prices[key]
         return price
 
 
