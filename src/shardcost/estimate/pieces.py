@@ -226,15 +226,15 @@ def _priced_pieces(
     beside = [_beside_collectives(operations, software) for operations in listed]
     every = list(chain.from_iterable(listed))
     gemms = list(chain.from_iterable(beside))
-    prices_of_all, seconds_of_all = prices.priced_beside(every, gemms, software.overlap_sms)
-    priced, slowed = iter(prices_of_all), iter(seconds_of_all)
+    prices_of_all, slowed_s = prices.priced_beside(every, gemms, software.overlap_sms)
+    priced, slowed = iter(prices_of_all), iter(slowed_s)
     return [
         _priced_piece(
             name,
             passes,
             operations,
             list(islice(priced, len(operations))),
-            _by_id(own, list(islice(slowed, len(own)))),
+            {op.id: op.count * next(slowed) for op in own},
             prices,
             software,
         )
@@ -247,7 +247,7 @@ def _priced_piece(
     passes: Passes,
     operations: Sequence[Operation],
     priced: Sequence[Any],
-    slowed_s: Mapping[OpId, Any],
+    slowed_s: Mapping[OpId | None, Any],
     prices: Prices,
     software: Software,
 ) -> Piece:
@@ -262,24 +262,30 @@ def _priced_piece(
         prices: Of all else.
         software: What runs it.
     """
-    refers = bool(slowed_s) or any(type(op) is Collective for op in operations)
-    gemms = _Overlaps(_by_id(operations, priced) if refers else {}, slowed_s)
     seconds: list[Any] = []
     exposed: list[Any] = []
+    alone_s: dict[OpId | None, Any] = {}
+    collectives: list[tuple[int, Collective]] = []
     inside_bytes: Any = 0.0
     network_bytes: Any = 0.0
     for op, price in zip(operations, priced, strict=True):
-        if type(op) is Collective:
+        if isinstance(op, Collective):
+            collectives.append((len(seconds), op))
             each_s, near, far = price
-            exposed.append(_exposed(op, each_s, software, gemms))
+            whole_s = op.count * each_s
             inside_bytes = inside_bytes + op.count * near
             network_bytes = network_bytes + op.count * far
         else:
             each_s = price * software.slowdown
             once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
-            exposed.append(each_s if once else op.count * each_s)
+            whole_s = each_s if once else op.count * each_s
+            if op.id is not None:
+                alone_s[op.id] = price if once else op.count * price
         seconds.append(each_s)
-    if software.expert_overlap != "none" or any(map(is_copy, operations)):
+        exposed.append(whole_s)
+    for place, op in collectives:
+        exposed[place] = _exposed(op, seconds[place], software, _Overlaps(alone_s, slowed_s))
+    if software.expert_overlap != "none" or any(is_copy(op) for _, op in collectives):
         blank = PassTime()
         whole = Piece(name, passes, tuple(seconds), tuple(exposed), blank, blank, blank)
         rows = whole.rows
@@ -432,8 +438,8 @@ def _launches(op: Operation) -> Any:
 class _Overlaps(NamedTuple):
     """Seconds of a piece's operations by id, alone and with a collective's kernel beside them."""
 
-    alone_s: Mapping[OpId, Any]
-    slowed_s: Mapping[OpId, Any]
+    alone_s: Mapping[OpId | None, Any]
+    slowed_s: Mapping[OpId | None, Any]
 
 
 def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
@@ -453,15 +459,6 @@ def _named_by_collectives(every: Sequence[Operation]) -> set[OpId | None]:
             named.update(op.hides_behind)
             named.add(op.split_with)
     return named - {None}
-
-
-def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:
-    """Return the seconds of the operations that collectives may refer to."""
-    return {
-        op.id: op.count * each_s
-        for op, each_s in zip(operations, seconds, strict=True)
-        if not isinstance(op, Collective) and op.id is not None
-    }
 
 
 def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
