@@ -101,6 +101,7 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
 
     return SimpleNamespace(
         section=section,
+        clock_ratio=on.clock_ratio,
         sustained_share=lambda _: None,  # `shardcost.estimate.why` adds the limit where it decides
         memo={},
         device=SimpleNamespace(
