@@ -283,8 +283,9 @@ def _priced_piece(
                 alone_s[op.id] = price if once else op.count * price
         seconds.append(each_s)
         exposed.append(whole_s)
+    gemms = _Overlaps(alone_s, slowed_s)
     for place, op in collectives:
-        exposed[place] = _exposed(op, seconds[place], software, _Overlaps(alone_s, slowed_s))
+        exposed[place] = _exposed(op, seconds[place], exposed[place], software, gemms)
     if software.expert_overlap != "none" or any(is_copy(op) for _, op in collectives):
         blank = PassTime()
         whole = Piece(name, passes, tuple(seconds), tuple(exposed), blank, blank, blank)
@@ -461,9 +462,16 @@ def _named_by_collectives(every: Sequence[Operation]) -> set[OpId | None]:
     return named - {None}
 
 
-def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
-    """Return how much longer a pass takes for a collective: never more than it does alone."""
-    whole = op.count * each_s
+def _exposed(op: Collective, each_s: Any, whole: Any, software: Software, gemms: _Overlaps) -> Any:
+    """Return how much longer a pass takes for a collective: never more than it does alone.
+
+    Args:
+        op: The collective.
+        each_s: Seconds of one call …
+        whole: … and of all its calls.
+        software: What runs it.
+        gemms: What it may hide behind.
+    """
     if op.is_ring_attention:
         steps = op.count + 1
         attention = gemms.alone_s.get(op.hides_behind[0], 0.0)
