@@ -384,7 +384,7 @@ class Passes(NamedTuple):
     recompute: Operations = ()
 
     def __hash__(self) -> int:
-        """Return that of the first operations: they tell most pieces apart in a tenth of the time."""
+        """Return that of the first operations: they tell most pieces apart."""
         return hash(self.forward[:3])
 
 
