@@ -24,7 +24,6 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
-    cast,
     dataclass_transform,
 )
 
@@ -58,6 +57,8 @@ class Noun:
     has_arrays: ClassVar[bool] = False
     """Whether any field is an array: asked by every estimate, so found once, by `__post_init__`."""
     _names: ClassVar[tuple[str, ...]] = ()
+    _has_tables: ClassVar[bool] = False
+    """Whether any field is a mapping."""
     _rules: ClassVar[tuple[tuple[str, str, Rule, Any], ...]] = ()
     """Of each field that has one: its name, its name in messages, its rule, and the default if
     that keeps the rule as it stands."""
@@ -82,6 +83,8 @@ class Noun:
         An estimate takes the same few variants of its nouns again and again, and a noun that was
         made before has its hash. For words and plain numbers that are right by themselves.
         """
+        if not self.has_arrays and all(self.__dict__[name] == changes[name] for name in changes):
+            return self
         key = () if self.has_arrays else tuple(changes.items())  # arrays are no keys
         other: Self | None = self.memo.get(key) if key else None
         if other is None:
@@ -95,9 +98,10 @@ class Noun:
     @property
     def memo(self) -> dict[Any, Any]:
         """What follows from the noun alone and was found before; no part of its value."""
-        if self._memo is None:
-            object.__setattr__(self, "_memo", {})
-        return cast("dict[Any, Any]", self._memo)
+        memo = self._memo
+        if memo is None:
+            memo = self.__dict__["_memo"] = {}
+        return memo
 
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
@@ -130,11 +134,15 @@ class Noun:
         return True
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            values = map(self.__dict__.__getitem__, self._names)
-            key = tuple(tuple(v.items()) if type(v) is MappingProxyType else v for v in values)
-            object.__setattr__(self, "_hash", hash(key))
-        return cast("int", self._hash)
+        known = self._hash
+        if known is None:
+            values = tuple(map(self.__dict__.__getitem__, self._names))
+            if self._has_tables:
+                values = tuple(
+                    tuple(v.items()) if type(v) is MappingProxyType else v for v in values
+                )
+            known = self.__dict__["_hash"] = hash(values)
+        return known
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plain tables, and no hash, which is this one's."""
@@ -329,7 +337,7 @@ def table(check: Rule, *, default_factory: Any = MISSING) -> Any:
         checked = {key: check(f"{name}[{key!r}]", cell) for key, cell in value.items()}
         return MappingProxyType(checked)
 
-    return field(default_factory=default_factory, metadata={"rule": rule})
+    return field(default_factory=default_factory, metadata={"rule": rule, "table": True})
 
 
 def instance(*kinds: type, default: Any = MISSING) -> Any:
@@ -379,15 +387,17 @@ def instances(kind: type) -> Any:
 def noun(cls: type[T]) -> type[T]:
     """Turn a class into a noun: a frozen, keyword-only dataclass with `Noun`'s equality."""
     made = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+    every = fields(made)  # type: ignore[arg-type]
     rules = []
-    for own in fields(made):  # type: ignore[arg-type]
+    for own in every:
         rule, default = own.metadata.get("rule"), own.default
         if rule is None:
             continue
         if default is not MISSING and rule(own.name, default) is not default:
             default = MISSING  # brought into another form whenever it is taken
         rules.append((own.name, f"{made.__name__}.{own.name}", rule, default))
-    made._names = tuple(own.name for own in fields(made))  # type: ignore[arg-type, attr-defined]
+    made._names = tuple(own.name for own in every)  # type: ignore[attr-defined]
+    made._has_tables = any("table" in own.metadata for own in every)  # type: ignore[attr-defined]
     made._rules = tuple(rules)  # type: ignore[attr-defined]
     return made
 

@@ -122,6 +122,12 @@ class Device(Noun):
         Where the device cannot multiply the format, weights are widened to the narrowest one that
         it can, as weight-only kernels do (Marlin, arXiv:2408.11743).
         """
+        if ("multiplied", dtype) not in self.memo:
+            self.memo["multiplied", dtype] = self._multiplied(dtype)
+        form: WeightFormat = self.memo["multiplied", dtype]
+        return form
+
+    def _multiplied(self, dtype: str) -> WeightFormat:
         form = weight_format(format_on(dtype, self.peak_flop_per_s))
         name = canonical_format(dtype)
         if name in self.peak_flop_per_s:

@@ -77,6 +77,8 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
             `Machine` is returned as it is.
         network: What joins its nodes instead of the network that it has.
     """
+    if network is None and isinstance(given, Cluster):
+        return given
     if not isinstance(given, Cluster | str | PathLike):
         from shardcost.machine import Machine  # which a command about one formula does without
 

@@ -341,13 +341,14 @@ def _fish(commands: _Commands) -> str:
             if not each.flags:
                 lines.append(f"{within}{'' if each.takes_file else ' -f'}{words}")
                 continue
-            names = " ".join(
-                (f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}")
-                for flag in each.flags
-            )
+            names = " ".join(_fish_flag(flag) for flag in each.flags)
             needs = "" if not each.takes_value else " -r" if each.takes_file else " -x"
             lines.append(f"{within} {names}{needs}{words} -d {_quoted(each.help)}")
     return _FISH + "\n".join(lines) + "\n"
+
+
+def _fish_flag(flag: str) -> str:
+    return f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
 
 
 def _quoted(text: str) -> str:

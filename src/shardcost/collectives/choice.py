@@ -218,7 +218,7 @@ def send_weights(
 
 def least(times: Mapping[PathName, Any]) -> Any:
     """Return the lowest of some times, cell by cell."""
-    return reduce(smallest, times.values())
+    return smallest(*times.values())
 
 
 def _scaled(weights: Weights, share: Any) -> dict[PathName, Any]:

@@ -32,7 +32,13 @@ from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, count_or_array, is_array, positive_or_array
 from shardcost.cluster import Cluster
 from shardcost.collectives.group import Group
-from shardcost.collectives.library_time import MODES, CollectiveTime, collective_time, ends
+from shardcost.collectives.library_time import (
+    MODES,
+    CollectiveTime,
+    collective_time,
+    ends,
+    group_on,
+)
 from shardcost.collectives.paths import Parts, total
 from shardcost.display import Displayed
 from shardcost.dtypes import BITS, canonical_dtype
@@ -190,6 +196,27 @@ def _of_best(places: int, domains: int, experts: int, topk: int, limit: int) -> 
     return sum(gpus * share for _, gpus, share in met), sum(n * share for n, _, share in met)
 
 
+def spread_of(
+    ranks: Any, domains: Any, experts: Any, topk: Any, node_limit: Any = None
+) -> tuple[Any, Any]:
+    """Return over how many GPUs and domains a token's experts are, wherever routing limits them."""
+    if node_limit is None:
+        return distinct(ranks, experts, topk), distinct(domains, experts, topk)
+    return distinct_of_best(ranks, domains, experts, topk, node_limit)
+
+
+def _spread(group: Group, experts: Any, topk: Any, node_limit: Any) -> tuple[Any, Any]:
+    """Return what `spread_of` does; kept with the group, whatever number of tokens is sent."""
+    given = (group.ranks, group.domains, experts, topk, node_limit)
+    if any(map(is_array, given)):
+        return spread_of(*given)
+    key = ("spread", experts, topk, node_limit)
+    if key not in group.memo:
+        group.memo[key] = spread_of(*given)
+    spread: tuple[Any, Any] = group.memo[key]
+    return spread
+
+
 def traffic(
     ranks: Any,
     domains: Any,
@@ -201,6 +228,7 @@ def traffic(
     dtype: str,
     per_expert: bool,
     node_limit: Any = None,
+    spread: tuple[Any, Any] | None = None,
 ) -> Traffic:
     """Return what one GPU sends in one phase, by counting, under uniform routing.
 
@@ -221,13 +249,11 @@ def traffic(
         dtype: Number format.
         per_expert: Whether a copy is sent for each chosen expert, rather than for each GPU.
         node_limit: Domains that a token's experts are in at most, where routing limits them.
+        spread: What `spread_of` returns, where that is known.
     """
     near = ranks / domains
     row = row_bytes(hidden, dtype, per_expert=per_expert)
-    if node_limit is None:
-        copies, nodes = distinct(ranks, experts, topk), distinct(domains, experts, topk)
-    else:
-        copies, nodes = distinct_of_best(ranks, domains, experts, topk, node_limit)
+    copies, nodes = spread or spread_of(ranks, domains, experts, topk, node_limit)
     each = tokens * row
     if per_expert:
         inside, network, local = (near - 1) / ranks, (ranks - near) / ranks, 1 / ranks
@@ -446,7 +472,7 @@ def dispatch_time(
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
     machine = machine_of(resolve.cluster(cluster, network))
-    group = Group.on(machine.cluster, ranks, nodes, stride)
+    group = group_on(machine, ranks, nodes, stride)
     tokens, hidden = positive_or_array("tokens", tokens), count_or_array("hidden", hidden)
     experts = count_or_array("experts", experts)
     topk = count_or_array("topk", topk, tuner_table("dispatch")["most_topk"])
@@ -467,7 +493,7 @@ def dispatch_time(
     held = _sms(sms, runs, machine.cluster, experts)
     sent = traffic(
         group.ranks, group.domains, tokens, hidden, topk, experts,
-        dtype=dtype, per_expert=runs.per_expert, node_limit=node_limit,
+        dtype=dtype, per_expert=runs.per_expert, spread=_spread(group, experts, topk, node_limit),
     )  # fmt: skip
     streams, parts = kernel_times(resolved, sent, group, tokens, experts, held, mode)
     alone = group.ranks == 1
@@ -478,13 +504,17 @@ def dispatch_time(
     )  # fmt: skip
 
 
+_STREAMS: Final = {name: identifiers([name])[0] for name in ("SM work", "links", "network")}
+"""What receipts call the streams of a kernel."""
+
+
 def kernel_times(
     resolved: Resolved, sent: Traffic, group: Any, tokens: Any, experts: Any, sms: Any, mode: str
 ) -> tuple[Parts, Parts]:
     """Return the streams of a kernel, each by itself, and the parts of its time."""
     constants = resolved.constants
     streams = stream_times(constants, resolved.kernel, sent, group, tokens, sms)
-    named = {name: step(identifiers([name])[0], value) for name, value in streams.items()}
+    named = {name: step(_STREAMS[name], value) for name, value in streams.items()}
     per_sm = experts / group.cluster.device.sms
     return streams, kernel_parts(constants, named, sent, group, per_sm, mode)
 
@@ -591,7 +621,7 @@ def _all_to_all(
     """Return the time of an all-to-all with a row for each pair of a token and an expert."""
     sent = traffic(
         group.ranks, group.domains, tokens, hidden, topk, experts,
-        dtype=dtype, per_expert=True, node_limit=node_limit,
+        dtype=dtype, per_expert=True, spread=_spread(group, experts, topk, node_limit),
     )  # fmt: skip
     row = row_bytes(hidden, dtype)
     shares = (each * row / sent.row_bytes for each in sent[3:])

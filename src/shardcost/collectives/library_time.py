@@ -38,7 +38,7 @@ from shardcost.collectives.engine_kernels import (
 )
 from shardcost.collectives.generic import library_paths
 from shardcost.collectives.group import Group, bus_factor, nominal_rate, wire_bound_s
-from shardcost.collectives.paths import Parts, torus_paths, total
+from shardcost.collectives.paths import Parts, Path, paths_over, torus_paths, total
 from shardcost.collectives.tuner import COLLECTIVES as TUNED
 from shardcost.collectives.tuner import PathName, tuner_times
 from shardcost.display import Displayed
@@ -101,6 +101,17 @@ class _Library(NamedTuple):
     """Of the paths that are rings or stand beside them; None on a torus."""
     network: NetworkConstants
     chooser: str
+    paths: dict[str, dict[PathName, Path]]
+    """By collective, those of a library with rings over the group; made when first asked for."""
+
+    def paths_of(self, collective: str, size: Any, group: Group) -> dict[PathName, Parts]:
+        """Return the parts of every path for a collective of so many bytes."""
+        if not isinstance(self.ring, RingLibrary):
+            assert self.ring is not None  # noqa: S101
+            return dict(library_paths(self.ring, self.network, collective, size, group))
+        if collective not in self.paths:
+            self.paths[collective] = paths_over(self.ring, self.network, collective, group)
+        return {name: path(size) for name, path in self.paths[collective].items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,7 +246,7 @@ class CollectiveTime(Displayed):
             hardly = weight < _NEGLIGIBLE * total_weight
             if not is_array(hardly) and hardly:
                 continue
-            near, far = _sent_shares(algorithm, self.collective, self.group)
+            near, far = sent_shares(algorithm, self.collective, self.group)
             inside = inside + weight * near
             network = network + weight * far
         return self.size_bytes * inside / total_weight, self.size_bytes * network / total_weight
@@ -381,7 +392,7 @@ def collective_time(
         raise UnknownNameError("mode", mode, MODES)
     machine = machine_of(resolve.cluster(cluster, network))
     size = _checked_size(size_bytes)
-    group = _group(machine, gpus, nodes, stride)
+    group = group_on(machine, gpus, nodes, stride)
     if is_array(size) or is_array(group.ranks) or is_array(group.nodes):
         _check_shapes(size, group)
     library = machine.default_library if library is None else library
@@ -410,8 +421,8 @@ def collective_time(
     return _with_tables(result) if any(each.residuals for each in used) and not forced else result
 
 
-def _group(machine: Machine, gpus: Any, nodes: Any, stride: Any) -> Group:
-    """Return ranks on a machine; of plain numbers, kept with the machine."""
+def group_on(machine: Machine, gpus: Any, nodes: Any = None, stride: Any = 1) -> Group:
+    """Return ranks on a machine, as `Group.on` does; of plain numbers, kept with the machine."""
     if not (type(gpus) is type(stride) is int and (nodes is None or type(nodes) is int)):
         return Group.on(machine.cluster, gpus, nodes, stride)
     kept = machine.memo.setdefault("groups", {})
@@ -441,12 +452,12 @@ def _resolved(machine: Machine, group: Group, engine: str, version: str | None) 
         used = _used(machine.library(engine, version), machine, group)
         network = _network_constants(used)
         if isinstance(used[0].constants, TorusLibrary):
-            group.memo[key] = _Library(used, version, None, network, "")
+            group.memo[key] = _Library(used, version, None, network, "", {})
         else:
             ring, _ = _ring_constants(used)
             kinds = RingLibrary | GenericLibrary
             chooser = next(each.chooser for each in used if isinstance(each.constants, kinds))
-            group.memo[key] = _Library(used, version, ring, network, chooser)
+            group.memo[key] = _Library(used, version, ring, network, chooser, {})
     found: _Library = group.memo[key]
     return found
 
@@ -547,7 +558,7 @@ def _paths_and_weights(
         assert isinstance(own.constants, TorusLibrary)  # noqa: S101
         on_torus = dict(torus_paths(own.constants, by.network, collective, size, group))
         return on_torus, fastest_weights(on_torus, group)
-    paths = dict(library_paths(by.ring, by.network, collective, size, group))
+    paths = by.paths_of(collective, size, group)
     framework = own.constants if isinstance(own.constants, FrameworkLibrary) else None
     if framework is not None:
         paths = without_switch(own.library, paths)
@@ -613,8 +624,16 @@ def _on_links(constants: Any, factor: Any) -> Any:
     return replace(constants, **{name: factor * rate for name, rate in rates.items()})
 
 
-def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
+def sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
     """Return what a rank sends inside its domain and out of it, as shares of the buffer."""
+    key = ("sent", algorithm, collective)
+    if key not in group.memo:
+        group.memo[key] = _sent_shares(algorithm, collective, group)
+    shares: tuple[Any, Any] = group.memo[key]
+    return shares
+
+
+def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
     per_domain = group.ranks_per_domain
     across = group.domains > 1
     whole = bus_factor(collective, group.ranks)

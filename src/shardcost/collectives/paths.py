@@ -18,7 +18,7 @@ Everything takes numbers or arrays that broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final, TypeAlias
@@ -34,6 +34,9 @@ from shardcost.traced import step
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts of a time in seconds, by name; the time is their sum."""
+Path: TypeAlias = Callable[[Any], Parts]
+"""Takes the bytes of a buffer; returns the parts of one path over a group. What does not depend on
+the bytes is found once, when the path is made."""
 
 
 _NO_TIME: Final = 1e-9
@@ -52,11 +55,10 @@ class _Protocol(NamedTuple):
     across: Any
     """From one domain to others."""
     crossing_s: Any
+    """Of one crossing of the network; under LL, of a message on one channel."""
 
 
-def _protocol(
-    name: str, constants: RingLibrary, network: Network, group: Group, spread: Any = 1.0
-) -> _Protocol:
+def _protocol(name: str, constants: RingLibrary, network: Network, group: Group) -> _Protocol:
     """Return what a protocol makes of a path.
 
     Args:
@@ -64,12 +66,10 @@ def _protocol(
         constants: Of the library.
         network: Between domains.
         group: The ranks.
-        spread: How far a message under LL is spread over channels, from 0 to 1.
     """
     if name == "LL":
         rate = _crowded(constants.ll_bytes_per_s, group, constants.ll_crowd, constants.ll_socket)
-        across = _ll_across(network, group)
-        crossing_s = network.ll_latency_s + network.ll_channels_s * spread
+        across, crossing_s = _ll_across(network, group), network.ll_latency_s
         return _Protocol(constants.ll_base_s, constants.ll_hop_s, rate, across, crossing_s)
     across = reached(network, group) * ports(group)
     if name == "LL128":
@@ -81,36 +81,46 @@ def _protocol(
 
 
 def ring(
-    protocol: str,
-    constants: RingLibrary,
-    network: Network,
-    collective: str,
-    size_bytes: Any,
-    group: Group,
-) -> Parts:
+    protocol: str, constants: RingLibrary, network: Network, collective: str, group: Group
+) -> Path:
     """Return the parts of a ring."""
-    spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
-    by = _protocol(protocol, constants, network, group, spread)
-    hops_s = _along_ring(collective, group, by)
-    if protocol != "LL" and anywhere(group.domains > 1):
+    by = _protocol(protocol, constants, network, group)
+    ranks, crossings = group.ranks, steps(collective, group.domains)
+    hops = steps(collective, ranks)
+    inside_s = (hops - crossings) * by.hop_s
+    per_byte = hops / _slowest(by, group) / ranks
+    if protocol == "LL":
+
+        def under_ll(size_bytes: Any) -> Parts:
+            spread = _spread(constants, size_bytes, group)
+            hops_s = inside_s + crossings * (by.crossing_s + network.ll_channels_s * spread)
+            return {
+                "start": by.base_s,
+                "hops": hops_s,
+                "spread over channels": constants.ll_spread_s * spread,
+                "wire": _beside_hops(size_bytes, per_byte, hops_s, group, protocol),
+                "local copy": size_bytes / (ranks * constants.ll_copy_bytes_per_s),
+            }
+
+        return under_ll
+    hops_s = inside_s + crossings * by.crossing_s
+    if anywhere(group.domains > 1):
         hops_s = largest(hops_s, turning(collective, network, group))
     latency = {"start": by.base_s, "hops": hops_s}
     copy_rate: Any = constants.simple_copy_bytes_per_s
-    if protocol == "LL":
-        copy_rate = constants.ll_copy_bytes_per_s
-        latency["spread over channels"] = constants.ll_spread_s * spread
-    elif protocol == "LL128":
+    if protocol == "LL128":
         copy_rate = constants.ll128_bytes_per_s
-    hops = steps(collective, group.ranks)
-    per_byte = hops / _slowest(by, group) / group.ranks
-    stream = {
-        "wire": _beside_hops(size_bytes, per_byte, latency["hops"], group, protocol),
-        "local copy": size_bytes / (group.ranks * copy_rate),
-    }
-    if protocol != "Simple":
-        return {**latency, **stream}
-    crossings = steps(collective, group.domains)
-    return _pipelined(constants, latency, stream, crossings, network, group)
+
+    def parts(size_bytes: Any) -> Parts:
+        stream = {
+            "wire": _beside_hops(size_bytes, per_byte, hops_s, group, protocol),
+            "local copy": size_bytes / (ranks * copy_rate),
+        }
+        if protocol == "LL128":
+            return {**latency, **stream}
+        return _pipelined(constants, latency, stream, crossings, network, group)
+
+    return parts
 
 
 def chain(
@@ -118,6 +128,8 @@ def chain(
 ) -> Parts:
     """Return the parts of a broadcast or a reduction along a chain; pipelined but under LL."""
     by = _protocol(protocol, constants, network, group)
+    if protocol == "LL":  # of messages that are spread over all channels
+        by = by._replace(crossing_s=by.crossing_s + network.ll_channels_s)
     latency = {"start": by.base_s, "hops": _along_ring("broadcast", group, by)}
     stream = {"wire": size_bytes / _slowest(by, group)}
     if protocol == "LL":
@@ -125,26 +137,31 @@ def chain(
     return _pipelined(constants, latency, stream, group.domains - 1, network, group)
 
 
-def tree(
-    protocol: str, constants: RingLibrary, network: Network, size_bytes: Any, group: Group
-) -> Parts:
+def tree(protocol: str, constants: RingLibrary, network: Network, group: Group) -> Path:
     """Return the parts of a double binary tree over domains, with a chain inside each.
 
     Inside, every rank passes the buffer up and down: 2 M.
     """
-    spread = _spread(constants, size_bytes, group) if protocol == "LL" else 1.0
-    by = _protocol(protocol, constants, network, group, spread)
+    by = _protocol(protocol, constants, network, group)
     levels = ceil(log2(group.domains))
-    crossing = _tree_share(group) / by.across
-    hops = 2 * (group.ranks_per_domain - 1) * by.hop_s + 2 * levels * by.crossing_s
-    latency = {"start": by.base_s, "hops": hops}
-    stream = {"wire": size_bytes * largest(2 / by.rate, crossing)}
-    if protocol == "LL":
-        latency["spread over channels"] = constants.ll_spread_s * spread
-        return {**latency, **stream}
-    if protocol == "LL128":
-        return _filled(constants, latency, stream)
-    return _pipelined(constants, latency, stream, 2 * levels, network, group)
+    byte_s = largest(2 / by.rate, _tree_share(group) / by.across)
+    inside_s = 2 * (group.ranks_per_domain - 1) * by.hop_s
+
+    def parts(size_bytes: Any) -> Parts:
+        stream = {"wire": size_bytes * byte_s}
+        crossing_s = by.crossing_s
+        spread: Any = 1.0
+        if protocol == "LL":
+            spread = _spread(constants, size_bytes, group)
+            crossing_s = crossing_s + network.ll_channels_s * spread
+        latency = {"start": by.base_s, "hops": inside_s + 2 * levels * crossing_s}
+        if protocol == "LL":
+            return {**latency, "spread over channels": constants.ll_spread_s * spread, **stream}
+        if protocol == "LL128":
+            return _filled(constants, latency, stream)
+        return _pipelined(constants, latency, stream, 2 * levels, network, group)
+
+    return parts
 
 
 def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
@@ -373,50 +390,56 @@ def ring_library_paths(
     constants: RingLibrary, network: Network, collective: str, size_bytes: Any, group: Group
 ) -> Mapping[PathName, Parts]:
     """Return the parts of every path that such a library has for a collective."""
+    found = paths_over(constants, network, collective, group)
+    return {name: path(size_bytes) for name, path in found.items()}
+
+
+def paths_over(
+    constants: RingLibrary, network: Network, collective: str, group: Group
+) -> dict[PathName, Path]:
+    """Return every path that a library with rings has for a collective over a group."""
+    by = (constants, network)
     if collective == "all_to_all":
         return {
-            ("p2p", "LL"): p2p_ll(constants, network, size_bytes, group),
-            ("p2p", "Simple"): p2p_simple(constants, network, size_bytes, group),
+            ("p2p", "LL"): lambda size_bytes: p2p_ll(*by, size_bytes, group),
+            ("p2p", "Simple"): lambda size_bytes: p2p_simple(*by, size_bytes, group),
         }
     if collective == "send_recv":
         return {
-            ("send", "LL"): send_ll(constants, network, size_bytes, group),
-            ("send", "Simple"): send_simple(constants, network, size_bytes, group),
+            ("send", "LL"): lambda size_bytes: send_ll(*by, size_bytes, group),
+            ("send", "Simple"): lambda size_bytes: send_simple(*by, size_bytes, group),
         }
     if collective in {"broadcast", "reduce"}:
         return {
-            ("chain", protocol): chain(protocol, constants, network, size_bytes, group)
-            for protocol in ("LL", "Simple")
+            ("chain", "LL"): lambda size_bytes: chain("LL", *by, size_bytes, group),
+            ("chain", "Simple"): lambda size_bytes: chain("Simple", *by, size_bytes, group),
         }
     protocols = ("LL", "LL128", "Simple") if group.has_nvlink else ("LL", "Simple")
-    paths: dict[PathName, Parts] = {
-        ("ring", protocol): ring(protocol, constants, network, collective, size_bytes, group)
-        for protocol in protocols
+    paths: dict[PathName, Path] = {
+        ("ring", protocol): ring(protocol, *by, collective, group) for protocol in protocols
     }
     if collective == "all_reduce":
-        return paths | _reducing_paths(constants, network, protocols, size_bytes, group)
+        return paths | _reducing_paths(constants, network, protocols, group)
     if _gathers_in_switch(constants, group):
-        paths["nvls", "Simple"] = nvls_half(constants, size_bytes, group)
+        paths["nvls", "Simple"] = lambda size_bytes: nvls_half(constants, size_bytes, group)
     return paths
 
 
 def _reducing_paths(
-    constants: RingLibrary,
-    network: Network,
-    protocols: Sequence[str],
-    size_bytes: Any,
-    group: Group,
-) -> dict[PathName, Parts]:
-    """Return the parts of the paths that only an all-reduce has: trees, and those in the switch."""
-    paths: dict[PathName, Parts] = {}
+    constants: RingLibrary, network: Network, protocols: Sequence[str], group: Group
+) -> dict[PathName, Path]:
+    """Return the paths that only an all-reduce has: trees, and those in the switch."""
+    paths: dict[PathName, Path] = {}
     if anywhere(group.domains > 1):
         for protocol in protocols:
-            paths["tree", protocol] = tree(protocol, constants, network, size_bytes, group)
+            paths["tree", protocol] = tree(protocol, constants, network, group)
     if constants.nvls_base_s is not None and group.tier.in_switch_reduction:
         if anywhere(group.domains == 1):
-            paths["nvls", "Simple"] = nvls(constants, size_bytes, group)
+            paths["nvls", "Simple"] = lambda size_bytes: nvls(constants, size_bytes, group)
         if anywhere((group.domains > 1) & (group.ranks_per_domain > 1)):
-            paths["nvls_tree", "Simple"] = nvls_tree(constants, network, size_bytes, group)
+            paths["nvls_tree", "Simple"] = lambda size_bytes: nvls_tree(
+                constants, network, size_bytes, group
+            )
     return paths
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardcost.checks import Noun, is_array
 from shardcost.estimate.ledger import Pieces, layer_pieces
-from shardcost.estimate.pieces import PASSES, PassTime, Piece, Row
+from shardcost.estimate.pieces import PassTime, Piece
 from shardcost.estimate.placement import places
 from shardcost.estimate.price import Prices, grouped
 from shardcost.layout import Layout
@@ -94,16 +94,14 @@ def piece_at(piece: Piece, which: Indices, passes: Passes | None = None) -> Piec
         which: Of its layouts, the one that each of the others is like.
         passes: The operations of the others; left out where nobody asks for them.
     """
-    rows: tuple[Row, ...] = ()
+    seconds: tuple[Any, ...] = ()
+    exposed: tuple[Any, ...] = ()
     if passes is not None:
-        operations = (op for phase in PASSES for op in getattr(passes, phase))
-        rows = tuple(
-            Row(op, own.phase, taken(own.seconds, which), taken(own.exposed_s, which))
-            for own, op in zip(piece.rows, operations, strict=True)
-        )
+        seconds = tuple(taken(own, which) for own in piece.seconds)
+        exposed = tuple(taken(own, which) for own in piece.exposed_s)
     times = (PassTime(*(taken(own, which) for own in each)) for each in piece.passes)
     sent = (taken(own, which) for own in (piece.inside_bytes, piece.network_bytes))
-    return Piece(piece.name, rows, *times, *sent)
+    return Piece(piece.name, passes or Passes(()), seconds, exposed, *times, *sent)
 
 
 def taken(figure: Any, which: Any) -> Any:

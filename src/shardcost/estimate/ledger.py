@@ -127,14 +127,20 @@ class Ledger:
         """Return a program priced; with pieces that are known, only the rest of it."""
         step, total = program.step, program.num_layers
         pieces, first, last = known or layer_pieces(program, prices)
-        send = _summed(sends(program), prices)
         if step is None:
             none = NOTHING
+            (send,) = _sums([sends(program)], prices)
             return cls(program, prices, pieces, first, last, none, none, none, none, 0.0, send)
-        shares = [(each.count / total, each.gathers) for each in program.layers]
-        gather = added([(share, _summed(each.forward, prices)) for share, each in shares])
-        scatter = added([(share, _summed(each.gradient, prices)) for share, each in shares])
-        reduce, collect = _summed(step.gradients, prices), _summed(step.weights, prices)
+        shares = [each.count / total for each in program.layers]
+        on_device, on_host = _by_place(step.optimizer)
+        once = [sends(program), step.gradients, step.weights, on_device, on_host]
+        gathers = [each.gathers.forward for each in program.layers]
+        scatters = [each.gathers.gradient for each in program.layers]
+        sums = _sums([*once, *gathers, *scatters], prices)
+        send, reduce, collect, device, host = sums[: len(once)]
+        by_layer = sums[len(once) :]
+        gather = added(list(zip(shares, by_layer[: len(shares)], strict=True)))
+        scatter = added(list(zip(shares, by_layer[len(shares) :], strict=True)))
         runs, layers = program.micro_batches, program.stages.most_layers
         inside_sent: Any = 0.0
         network_sent: Any = 0.0
@@ -158,7 +164,8 @@ class Ledger:
             scatter,
             reduce,
             collect,
-            _update_s(step.optimizer, prices),
+            # Shares of an update on the device and on the host run side by side.
+            largest(device.seconds, host.seconds) if on_host else device.seconds,
             send,
             (inside + inside_sent, network + network_sent),
         )
@@ -429,7 +436,7 @@ class Ledger:
         yield from self._priced(step.gradients + step.weights, STEP, STEP, 1)
         on_device, on_host = _by_place(step.optimizer)
         yield from self._priced(on_device, STEP, STEP, 1)
-        hidden_s = _summed(on_device, self.prices).seconds
+        hidden_s = _sums([on_device], self.prices)[0].seconds
         for entry in self._priced(on_host, STEP, STEP, 1):
             exposed_s = largest(0.0, entry.exposed_s - hidden_s)
             hidden_s = largest(0.0, hidden_s - entry.exposed_s)
@@ -517,25 +524,20 @@ def sends(program: Program) -> Operations:
     return (Collective("send", "send_recv", program.send_bytes, "pp", smallest(pp, 2)),)
 
 
-def _summed(operations: Operations, prices: Prices) -> CollectivePrice:
-    """Return the seconds of operations, and the bytes that a rank sends for them."""
-    if not operations:
-        return NOTHING
-    counted = zip((op.count for op in operations), prices.with_bytes(operations), strict=True)
-    return added(list(counted))
+def _sums(parts: Sequence[Operations], prices: Prices) -> list[CollectivePrice]:
+    """Return the seconds of operations, part by part, and the bytes that a rank sends for them."""
+    every = [op for operations in parts for op in operations]
+    priced = iter(prices.priced(every) if every else ())
+    return [
+        added([(op.count, next(priced)) for op in operations]) if operations else NOTHING
+        for operations in parts
+    ]
 
 
 def _by_place(optimizer: Operations) -> tuple[Operations, Operations]:
     """Return what of an update the device does, and what the host and the link to it."""
     on_host = tuple(op for op in optimizer if is_copy(op))
     return tuple(op for op in optimizer if not is_copy(op)), on_host
-
-
-def _update_s(optimizer: Operations, prices: Prices) -> Any:
-    """Return the seconds of an update, whose shares on the device and the host run side by side."""
-    on_device, on_host = _by_place(optimizer)
-    device_s = _summed(on_device, prices).seconds
-    return largest(device_s, _summed(on_host, prices).seconds) if on_host else device_s
 
 
 def layer_pieces(program: Program, prices: Prices) -> Pieces:

@@ -11,11 +11,11 @@ the collective's kernel takes SMs from the GEMM, whose tiles then need more wave
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
-from shardcost.estimate.price import CollectivePrice, Prices, added
+from shardcost.estimate.price import Prices
 from shardcost.program.operations import (
     AttentionCore,
     Collective,
@@ -100,7 +100,11 @@ class Piece(NamedTuple):
     """A kind of layer, the embedding or the head, for one micro-batch."""
 
     name: str
-    rows: tuple[Row, ...]
+    operations: Passes
+    seconds: tuple[Any, ...]
+    """Of one call of each operation, in the order of `PASSES`, in a run of the software."""
+    exposed_s: tuple[Any, ...]
+    """By how much all calls of each operation lengthen their pass."""
     forward: PassTime
     backward: PassTime
     """Gradients of the input, and what is computed again for them."""
@@ -112,25 +116,40 @@ class Piece(NamedTuple):
 
     def joined_bytes(self, other: Piece, together: Any) -> tuple[Any, Any]:
         """Return the bytes of two pieces: of both where one rank has them, else the larger."""
-        mine, its = self[5:7], other[5:7]
+        inside = (self.inside_bytes, other.inside_bytes)
+        network = (self.network_bytes, other.network_bytes)
+        return (
+            choose(together, inside[0] + inside[1], largest(*inside)),
+            choose(together, network[0] + network[1], largest(*network)),
+        )
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The operations with their prices."""
+        listed = listed_by_pass(self.operations)
         return tuple(
-            choose(together, one + two, largest(one, two))
-            for one, two in zip(mine, its, strict=True)
+            Row(op, phase, *times)
+            for (phase, op), *times in zip(listed, self.seconds, self.exposed_s, strict=True)
         )
 
     @property
     def tensor_collectives(self) -> Any:
         """Collectives of the tensor group in one pass forward."""
         return sum(
-            row.op.count * (row.op.ranks > 1)
-            for row in self.rows
-            if row.phase == "forward" and isinstance(row.op, Collective) and row.op.group == "tp"
+            op.count * (op.ranks > 1)
+            for op in self.operations.forward
+            if isinstance(op, Collective) and op.group == "tp"
         )
 
     @property
     def passes(self) -> tuple[PassTime, PassTime, PassTime]:
         """Forward, backward, weight gradients."""
-        return self[2:5]
+        return self.forward, self.backward, self.weight
+
+
+def listed_by_pass(operations: Passes) -> list[tuple[str, Operation]]:
+    """Return the operations of a piece in the order of `PASSES`, each with its pass."""
+    return [(phase, op) for phase in PASSES for op in getattr(operations, phase)]
 
 
 class PassParts(NamedTuple):
@@ -201,34 +220,34 @@ def _priced_pieces(
 ) -> list[Piece]:
     """Return pieces with their prices; kernels of all of them are priced together."""
     listed = [
-        [(phase, op) for phase in PASSES for op in getattr(passes, phase)] for _, passes in named
+        [*passes.forward, *passes.recompute, *passes.backward, *passes.weight]
+        for _, passes in named
     ]
-    every = [op for rows in listed for _, op in rows]
-    beside = [_beside_collectives([op for _, op in rows], software) for rows in listed]
-    slowed_gemms = [op for gemms in beside for op in gemms]
-    prices.ahead(every, slowed_gemms, software.overlap_sms)
-    priced = iter(prices.with_bytes(every))
-    slowed = iter(prices.of(slowed_gemms, sms_taken=software.overlap_sms) if slowed_gemms else ())
+    beside = [_beside_collectives(operations, software) for operations in listed]
+    every = list(chain.from_iterable(listed))
+    gemms = list(chain.from_iterable(beside))
+    prices_of_all, slowed_s = prices.priced_beside(every, gemms, software.overlap_sms)
+    priced, slowed = iter(prices_of_all), iter(slowed_s)
     return [
         _priced_piece(
             name,
             passes,
-            rows,
-            list(islice(priced, len(rows))),
-            _by_id(gemms, list(islice(slowed, len(gemms)))),
+            operations,
+            list(islice(priced, len(operations))),
+            {op.id: op.count * next(slowed) for op in own},
             prices,
             software,
         )
-        for (name, passes), rows, gemms in zip(named, listed, beside, strict=True)
+        for (name, passes), operations, own in zip(named, listed, beside, strict=True)
     ]
 
 
 def _priced_piece(
     name: str,
     passes: Passes,
-    named: Sequence[tuple[str, Operation]],
-    priced: Sequence[CollectivePrice],
-    slowed_s: Mapping[OpId, Any],
+    operations: Sequence[Operation],
+    priced: Sequence[Any],
+    slowed_s: Mapping[OpId | None, Any],
     prices: Prices,
     software: Software,
 ) -> Piece:
@@ -237,29 +256,59 @@ def _priced_piece(
     Args:
         name: Of the piece.
         passes: What it does.
-        named: The same as one list.
+        operations: The same as one list.
         priced: The price of each.
         slowed_s: Seconds of GEMMs with a collective's kernel beside them.
         prices: Of all else.
         software: What runs it.
     """
-    if not named:
-        return Piece(name, (), PassTime(), PassTime(), PassTime())
-    every = [op for _, op in named]
-    seconds = [each.seconds for each in priced]
-    gemms = _Overlaps(_by_id(every, seconds), slowed_s)
-    rows = tuple(
-        _row(op, phase, each_s, software, gemms)
-        for (phase, op), each_s in zip(named, seconds, strict=True)
-    )
-    if software.expert_overlap != "none":
-        rows = _with_hidden_exchange(rows, prices, software)
-    rows = _with_hidden_copies(rows)
+    seconds: list[Any] = []
+    exposed: list[Any] = []
+    alone_s: dict[OpId | None, Any] = {}
+    collectives: list[tuple[int, Collective]] = []
+    inside_bytes: Any = 0.0
+    network_bytes: Any = 0.0
+    for op, price in zip(operations, priced, strict=True):
+        if isinstance(op, Collective):
+            collectives.append((len(seconds), op))
+            each_s, near, far = price
+            whole_s = op.count * each_s
+            inside_bytes = inside_bytes + op.count * near
+            network_bytes = network_bytes + op.count * far
+        else:
+            each_s = price * software.slowdown
+            once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
+            whole_s = each_s if once else op.count * each_s
+            if op.id is not None:
+                alone_s[op.id] = price if once else op.count * price
+        seconds.append(each_s)
+        exposed.append(whole_s)
+    gemms = _Overlaps(alone_s, slowed_s)
+    for place, op in collectives:
+        exposed[place] = _exposed(op, seconds[place], exposed[place], software, gemms)
+    if software.expert_overlap != "none" or any(is_copy(op) for _, op in collectives):
+        blank = PassTime()
+        whole = Piece(name, passes, tuple(seconds), tuple(exposed), blank, blank, blank)
+        rows = whole.rows
+        if software.expert_overlap != "none":
+            rows = _with_hidden_exchange(rows, prices, software)
+        exposed = [row.exposed_s for row in _with_hidden_copies(rows)]
     again = len(passes.recompute) + len(passes.backward)
-    cuts = (0, len(passes.forward), len(passes.forward) + again, len(rows))
-    forward, backward, weight = (_pass_time(rows[start:end]) for start, end in pairwise(cuts))
-    bytes_sent = added([(op.count, each) for op, each in zip(every, priced, strict=True)])
-    return Piece(name, rows, forward, backward, weight, *bytes_sent[1:])
+    cuts = (0, len(passes.forward), len(passes.forward) + again, len(operations))
+    forward, backward, weight = (
+        _pass_time(operations[start:end], exposed[start:end]) for start, end in pairwise(cuts)
+    )
+    return Piece(
+        name,
+        passes,
+        tuple(seconds),
+        tuple(exposed),
+        forward,
+        backward,
+        weight,
+        inside_bytes,
+        network_bytes,
+    )
 
 
 def _with_hidden_copies(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -358,22 +407,14 @@ def is_exchange(op: Operation) -> bool:
     return isinstance(op, Collective) and op.group == "ep"
 
 
-def _row(op: Operation, phase: str, each_s: Any, software: Software, gemms: _Overlaps) -> Row:
-    if isinstance(op, Collective):
-        return Row(op, phase, each_s, _exposed(op, each_s, software, gemms))
-    seconds = each_s * software.slowdown
-    once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
-    return Row(op, phase, seconds, seconds if once else op.count * seconds)
-
-
-def _pass_time(rows: Sequence[Row]) -> PassTime:
+def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassTime:
+    """Return what a pass takes, from how much each of its operations lengthens it."""
     device_s: Any = 0.0
     kernels: Any = 0
     hops: Any = 0
-    for row in rows:
-        op = row.op
-        device_s = device_s + row.exposed_s
-        if isinstance(op, Collective):
+    for op, each_s in zip(operations, exposed, strict=True):
+        device_s = device_s + each_s
+        if type(op) is Collective:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
         else:
@@ -388,39 +429,49 @@ activation between them, the sum."""
 
 def _launches(op: Operation) -> Any:
     """Return how many kernels the host starts for a compute operation."""
-    if isinstance(op, Elementwise):
+    if type(op) is Gemm:
+        return op.launches
+    if type(op) is Elementwise:
         return op.kernels
-    if isinstance(op, ExpertKernels):
-        return _EXPERT_LAUNCHES
-    return op.launches if isinstance(op, Gemm) else 1
+    return _EXPERT_LAUNCHES if type(op) is ExpertKernels else 1
 
 
 class _Overlaps(NamedTuple):
     """Seconds of a piece's operations by id, alone and with a collective's kernel beside them."""
 
-    alone_s: Mapping[OpId, Any]
-    slowed_s: Mapping[OpId, Any]
+    alone_s: Mapping[OpId | None, Any]
+    slowed_s: Mapping[OpId | None, Any]
 
 
 def _beside_collectives(every: Sequence[Operation], software: Software) -> list[Gemm]:
-    """Return the GEMMs of a piece that a collective's kernel may run beside."""
-    if software.tp_overlap == "none" or not any(isinstance(op, Collective) for op in every):
+    """Return the GEMMs of a piece that a collective's kernel may run beside, each once."""
+    if software.tp_overlap == "none":
         return []
-    return [op for op in every if isinstance(op, Gemm)]
+    named = _named_by_collectives(every)
+    gemms = {op.id: op for op in every if type(op) is Gemm and op.id in named} if named else {}
+    return list(gemms.values())
 
 
-def _by_id(operations: Sequence[Operation], seconds: Sequence[Any]) -> dict[OpId, Any]:
-    """Return the seconds of the operations that collectives may refer to."""
-    return {
-        op.id: op.count * each_s
-        for op, each_s in zip(operations, seconds, strict=True)
-        if not isinstance(op, Collective) and op.id is not None
-    }
+def _named_by_collectives(every: Sequence[Operation]) -> set[OpId | None]:
+    """Return what the collectives of a piece may hide behind, or are split with."""
+    named: set[OpId | None] = set()
+    for op in every:
+        if type(op) is Collective:
+            named.update(op.hides_behind)
+            named.add(op.split_with)
+    return named - {None}
 
 
-def _exposed(op: Collective, each_s: Any, software: Software, gemms: _Overlaps) -> Any:
-    """Return how much longer a pass takes for a collective: never more than it does alone."""
-    whole = op.count * each_s
+def _exposed(op: Collective, each_s: Any, whole: Any, software: Software, gemms: _Overlaps) -> Any:
+    """Return how much longer a pass takes for a collective: never more than it does alone.
+
+    Args:
+        op: The collective.
+        each_s: Seconds of one call …
+        whole: … and of all its calls.
+        software: What runs it.
+        gemms: What it may hide behind.
+    """
     if op.is_ring_attention:
         steps = op.count + 1
         attention = gemms.alone_s.get(op.hides_behind[0], 0.0)

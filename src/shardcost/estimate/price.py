@@ -13,14 +13,15 @@ from copy import copy
 from dataclasses import replace
 from functools import reduce
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere, is_array
 from shardcost.collectives.engine_kernels import multimem_all_reduce_s
-from shardcost.collectives.group import Group, sits_unevenly
-from shardcost.collectives.library_time import CollectiveTime, collective_time
+from shardcost.collectives.group import sits_unevenly
+from shardcost.collectives.library_time import CollectiveTime, collective_time, group_on
 from shardcost.dtypes import format_on
 from shardcost.errors import BadValueError
 from shardcost.estimate.placement import Place
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from shardcost.kernels.linear_attention import Sizes
 
 _MOST_PRICES: Final = 200_000
-_MOST_PIECES: Final = 4096
+_MOST_PIECES: Final = 2048
 """Prices, and priced pieces, kept per machine before all are dropped: some tens of megabytes."""
 _MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""
@@ -69,6 +70,30 @@ _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 
 Adjust = Callable[[Operation, Any], Any]
 """Takes an operation and its seconds; returns the seconds that it shall take instead."""
+Key = tuple[Any, ...]
+"""What the price of an operation depends on."""
+
+
+def _fields(kind: Any, *names: str) -> Callable[[Any], Key]:
+    """Return a function that takes some fields of an operation; all but name, count and id."""
+    found = names or [each for each in kind._fields if each not in {"name", "count", "id"}]
+    return itemgetter(*map(kind._fields.index, found))
+
+
+_PRICED_BY: Final[Mapping[type, Callable[[Any], Key]]] = {
+    Gemm: _fields(Gemm, "m", "n", "k", "batch", "dtype", "fullest"),
+    AttentionCore: _fields(AttentionCore),
+    LatentCore: _fields(LatentCore),
+    ExpertKernels: _fields(ExpertKernels),
+    StateKernel: _fields(StateKernel),
+    Elementwise: _fields(Elementwise, "bytes_moved", "kernels", "converts"),
+    Collective: _fields(
+        Collective, "collective", "size_bytes", "group", "ranks", "stride", "routed"
+    ),
+}
+"""The fields of an operation that its price depends on."""
+_SIZES: Final = slice(4)
+"""Where a GEMM's key has its sizes."""
 
 
 def host_copy_s(size_bytes: Any, bytes_per_s: Any) -> Any:
@@ -104,17 +129,22 @@ class CollectivePrice(NamedTuple):
 NOTHING: Final = CollectivePrice(0.0, 0.0, 0.0)
 
 
-def added(shares: Sequence[tuple[Any, CollectivePrice]]) -> CollectivePrice:
-    """Return prices, each so many times, added up."""
+def added(shares: Sequence[tuple[Any, Any]]) -> CollectivePrice:
+    """Return prices, each so many times, added up; those of kernels are seconds alone."""
     seconds: Any = 0.0
     inside_bytes: Any = 0.0
     network_bytes: Any = 0.0
     nothing = True
     for times, price in shares:
-        nothing = nothing and price is NOTHING
-        seconds = seconds + times * price.seconds
-        inside_bytes = inside_bytes + times * price.inside_bytes
-        network_bytes = network_bytes + times * price.network_bytes
+        if price is NOTHING:
+            continue
+        nothing = False
+        if isinstance(price, CollectivePrice):
+            seconds = seconds + times * price.seconds
+            inside_bytes = inside_bytes + times * price.inside_bytes
+            network_bytes = network_bytes + times * price.network_bytes
+        else:
+            seconds = seconds + times * price
     return NOTHING if nothing else CollectivePrice(seconds, inside_bytes, network_bytes)
 
 
@@ -145,13 +175,16 @@ class Prices:
         self.machine = machine
         self.placed = placed
         self._adjust: Adjust | None = None
-        self._sent_prices: dict[Any, Any] = machine.memo.setdefault("collectives", {})
-        self._kernel_prices: dict[Any, Any] = machine.kernels.memo.setdefault("prices", {})
+        self._sent_prices: dict[Key, Any] = machine.memo.setdefault("collectives", {})
+        self._kernel_prices: dict[int, dict[Key, Any]] = machine.kernels.memo.setdefault(
+            "prices", {0: {}}
+        )
+        """By how many SMs a collective's kernel takes meanwhile."""
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
         for kept, most in (
             (self._sent_prices, _MOST_PRICES),
-            (self._kernel_prices, _MOST_PRICES),
+            *((each, _MOST_PRICES) for each in self._kernel_prices.values()),
             (self.pieces, _MOST_PIECES),
         ):
             if len(kept) > most:
@@ -178,96 +211,116 @@ class Prices:
             operations: What to price.
             sms_taken: SMs that a collective's kernel holds meanwhile.
         """
-        prices = self._of(operations, sms_taken)
-        seconds = [each.seconds if isinstance(each, CollectivePrice) else each for each in prices]
-        if self._adjust is None:
-            return seconds
-        return [self._adjust(op, each) for op, each in zip(operations, seconds, strict=True)]
+        prices = self.priced(operations, sms_taken)
+        return [each.seconds if isinstance(each, CollectivePrice) else each for each in prices]
 
-    def with_bytes(self, operations: Sequence[Operation]) -> list[CollectivePrice]:
-        """Return the seconds of each operation and the bytes that a rank sends in it."""
-        prices = [
-            each if isinstance(each, CollectivePrice) else CollectivePrice(each, 0.0, 0.0)
-            for each in self._of(operations, 0)
-        ]
-        if self._adjust is None:
+    def priced(self, operations: Sequence[Operation], sms_taken: int = 0) -> list[Any]:
+        """Return the price of each operation: seconds, of a collective a `CollectivePrice`."""
+        taken = self._taken(sms_taken)
+        if self.arrays:
+            return self._changed(operations, [self._on_grid(op, taken) for op in operations])
+        keys = self._keys(operations)
+        self._keep({taken: dict(zip(keys, operations, strict=True))})
+        return self._kept(keys, operations, taken)
+
+    def priced_beside(
+        self, operations: Sequence[Operation], gemms: Sequence[Gemm], sms_taken: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the price of each operation, and the seconds of GEMMs beside `sms_taken` SMs.
+
+        Both are what `priced` and `of` return; kernels price all GEMMs as one vector.
+        """
+        taken = self._taken(sms_taken)
+        if self.arrays or not gemms or not taken:
+            return self.priced(operations), self.of(gemms, sms_taken) if gemms else []
+        keys, beside = self._keys(operations), self._keys(gemms)
+        self._keep(
+            {
+                0: dict(zip(keys, operations, strict=True)),
+                taken: dict(zip(beside, gemms, strict=True)),
+            }
+        )
+        return self._kept(keys, operations, 0), self._kept(beside, gemms, taken)
+
+    def _taken(self, sms: int) -> int:
+        """Return the SMs that a collective takes: none on a torus, where engines move its data."""
+        return 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
+
+    def _changed(self, operations: Sequence[Operation], prices: list[Any]) -> list[Any]:
+        """Return prices as the function changes them, if there is one."""
+        how = self._adjust
+        if how is None:
             return prices
         return [
-            each._replace(seconds=self._adjust(op, each.seconds))
-            for op, each in zip(operations, prices, strict=True)
+            price._replace(seconds=how(op, price.seconds))
+            if isinstance(price, CollectivePrice)
+            else how(op, price)
+            for op, price in zip(operations, prices, strict=True)
         ]
 
-    def _of(self, operations: Sequence[Operation], sms_taken: int) -> list[Any]:
-        """Return the price of each operation: seconds, of a collective with its bytes.
-
-        On a torus, engines of their own move the data of collectives and take no matrix unit.
-        """
-        if self.machine.cluster.tiers[-1].kind == "torus":
-            sms_taken = 0
-        if self.arrays:
-            return [self._on_grid(op, sms_taken) for op in operations]
-        kernels = self._kernel_prices
-        keys = [self._key(op, sms_taken) for op in operations]
-        new: dict[Any, Operation] = {
-            key: op
-            for key, op in zip(keys, operations, strict=True)
-            if key not in kernels and not isinstance(op, Collective)
-        }
-        if new:
-            self._keep({key: (op, sms_taken) for key, op in new.items()})
+    def _keys(self, operations: Sequence[Operation]) -> list[Key]:
+        """Return what the prices of operations depend on: all but names, counts and taken SMs."""
+        placed = self.placed
         return [
-            self._sent(key, op) if isinstance(op, Collective) else kernels[key]
-            for key, op in zip(keys, operations, strict=True)
+            (*_PRICED_BY[Collective](op), placed[op.group].stride)
+            if type(op) is Collective
+            else _PRICED_BY[type(op)](op)
+            for op in operations
         ]
 
-    def _key(self, op: Operation, sms_taken: int) -> tuple[Any, ...]:
-        """Return what an operation's price depends on: everything but its name and count."""
-        if isinstance(op, Gemm):
-            return *op[1:6], op.fullest, sms_taken
-        if isinstance(op, Elementwise):
-            return op.bytes_moved, op.kernels, *(op.converts or ())
-        if isinstance(op, Collective):
-            stride = op.stride * self.placed[op.group].stride
-            routed = op.routed or ()
-            return op.collective, op.size_bytes, op.ranks, stride, op.group == "tp", *routed
-        return *op[1:], sms_taken
+    def _kept(self, keys: Sequence[Key], operations: Sequence[Operation], taken: int) -> list[Any]:
+        """Return prices that are kept, of operations of plain numbers beside so many taken SMs."""
+        sent, kernels = self._sent_prices, self._kernel_prices[taken]
+        prices = [
+            (sent if type(op) is Collective else kernels)[key]
+            for key, op in zip(keys, operations, strict=True)
+        ]
+        return self._changed(operations, prices)
 
-    def ahead(self, operations: Sequence[Operation], beside: Sequence[Gemm], sms: int) -> None:
-        """Price GEMMs that will be asked for alone, and those beside `sms` taken SMs, together.
+    def _keep(self, asked: Mapping[int, Mapping[Key, Operation]]) -> None:
+        """Find the prices of operations of plain numbers that are not kept yet; GEMMs together.
 
-        One by one nothing would change but the time that it takes: one vector for two.
+        Args:
+            asked: Operations by their key, by how many SMs are taken beside them.
         """
-        if self.arrays or not beside:
-            return
-        taken = 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
-        both = [(op, 0) for op in operations if isinstance(op, Gemm)]
-        both += [(op, taken) for op in beside]
-        asked = {self._key(op, sms_taken): (op, sms_taken) for op, sms_taken in both}
-        self._keep({key: gemm for key, gemm in asked.items() if key not in self._kernel_prices})
-
-    def _keep(self, new: Mapping[Any, tuple[Operation, int]]) -> None:
-        """Price operations, each with the SMs that are taken meanwhile; GEMMs together."""
-        kept = self._kernel_prices
-        gemms: dict[str, dict[Any, tuple[Gemm, int]]] = {}
-        for key, (op, sms_taken) in new.items():
-            if isinstance(op, Gemm) and op.fullest is None:
-                gemms.setdefault(op.dtype, {})[key] = (op, sms_taken)
+        sent = self._sent_prices
+        gemms: dict[str, list[tuple[int, Key]]] = {}
+        for taken, operations in asked.items():
+            kernels = self._kernel_prices.setdefault(taken, {})
+            for key, op in operations.items():
+                if type(op) is Collective:
+                    if key not in sent:
+                        sent[key] = self._collective_price(self._placed(op))
+                elif key not in kernels:
+                    if type(op) is Gemm and op.fullest is None:
+                        gemms.setdefault(op.dtype, []).append((taken, key))
+                    else:
+                        kernels[key] = self.alone(op, taken)
+        for dtype, new in gemms.items():
+            if (
+                len(new) < _FEW_GEMMS
+                and sum(map(len, self._kernel_prices.values())) < _MANY_KERNELS
+            ):
+                for taken, key in new:
+                    self._kernel_prices[taken][key] = self.alone(asked[taken][key], taken)
             else:
-                kept[key] = self.alone(op, sms_taken)
-        for dtype, chosen in gemms.items():
-            if len(chosen) < _FEW_GEMMS and len(kept) < _MANY_KERNELS:
-                kept.update({key: self.alone(*gemm) for key, gemm in chosen.items()})
-                continue
-            import numpy as np
+                self._keep_gemms(dtype, new)
 
-            sizes = [(op.m, op.n, op.k, op.batch, taken) for op, taken in chosen.values()]
-            m, n, k, batch, sms = np.array(sizes, dtype=float).T
-            seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
-            kept.update(zip(chosen, seconds.tolist(), strict=True))
+    def _keep_gemms(self, dtype: str, new: Sequence[tuple[int, Key]]) -> None:
+        """Price GEMMs of one number format as one vector: all sizes, beside all numbers of SMs."""
+        import numpy as np
+
+        keys = list(dict.fromkeys(key for _, key in new))
+        all_taken = list(dict.fromkeys(taken for taken, _ in new))
+        m, n, k, batch = np.array([key[_SIZES] for key in keys], dtype=float).T
+        sms = np.array(all_taken, dtype=float).reshape(-1, 1)
+        seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
+        for taken, row in zip(all_taken, seconds.tolist(), strict=True):
+            self._kernel_prices[taken].update(zip(keys, row, strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of an operation on arrays, kept for grids that share it."""
-        key = _contents(self._key(op, sms_taken))
+        key = _contents((*self._keys([op])[0], sms_taken))
         if isinstance(op, Collective):
             op = self._placed(op)
         if key is None:
@@ -643,7 +696,7 @@ class Prices:
         """
         if routed.groups is None or routed.top_groups is None:
             return None
-        domains = Group.on(self.machine.cluster, ranks, stride=stride).domains
+        domains = group_on(self.machine, ranks, stride=stride).domains
         limit = ceil(routed.top_groups * largest(1, domains / routed.groups))
         return limit.astype(int) if is_array(limit) else int(limit)
 
@@ -651,7 +704,7 @@ class Prices:
         """Return where the price of a collective goes beyond what was measured."""
         if self.arrays:
             return self.collective(op).notes
-        key = ("notes", *self._key(op, 0))
+        key = ("notes", *self._keys([op])[0])
         if key not in self._sent_prices:
             self._sent_prices[key] = self.collective(op).notes
         said: tuple[str, ...] = self._sent_prices[key]
@@ -659,16 +712,13 @@ class Prices:
 
     def sent(self, op: Collective) -> CollectivePrice:
         """Return the price of a collective, with the bytes that a rank sends in one call."""
+        price: CollectivePrice
         if self.arrays:
-            price: CollectivePrice = self._on_grid(op)
+            price = self._on_grid(op)
             return price
-        return self._sent(self._key(op, 0), op)
-
-    def _sent(self, key: tuple[Any, ...], op: Collective) -> CollectivePrice:
-        """Return what `sent` does for plain numbers, by their key."""
-        if key not in self._sent_prices:
-            self._sent_prices[key] = self._collective_price(self._placed(op))
-        price: CollectivePrice = self._sent_prices[key]
+        (key,) = self._keys([op])
+        self._keep({0: {key: op}})
+        price = self._sent_prices[key]
         return price
 
 
@@ -732,13 +782,18 @@ def grouped(codes: Any) -> tuple[Any, Any]:
     return order[starts], back
 
 
-def _contents(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _contents(key: Key) -> Key | None:
     """Return a key with arrays replaced by a digest of their contents; None if none can be made."""
     import numpy as np
 
     parts: list[Any] = []
     for each in key:
-        if isinstance(each, np.ndarray):
+        if isinstance(each, tuple):  # sizes of a conversion, or of an exchange of tokens
+            inner = _contents(each)
+            if inner is None:
+                return None
+            parts.append(inner)
+        elif isinstance(each, np.ndarray):
             # 64 bits: of the at most some ten thousand arrays that are kept, no two have the same.
             # A cryptographic digest would take a third of a search.
             parts += [each.shape, each.dtype.str, hash(each.tobytes())]

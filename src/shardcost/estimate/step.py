@@ -22,8 +22,9 @@ from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftw
 from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
 
-_MOST_ESTIMATES: Final = 1024
-"""Kept per machine before all are dropped: some tens of megabytes."""
+_MOST_ESTIMATES: Final = 512
+"""Kept per machine before all are dropped: some twenty megabytes, through which Python's garbage
+collector walks again and again."""
 
 
 def estimate(
@@ -61,7 +62,8 @@ def estimate(
     runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
-        _check_trained(machine_of(cluster).cluster.device, workload.dtype)
+        on = cluster.cluster if isinstance(cluster, Machine) else cluster
+        _check_trained(on.device, workload.dtype)
     if isinstance(cluster, Cluster) and not is_array(layout.devices):
         cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
@@ -70,11 +72,12 @@ def estimate(
     # What was asked for before is asked for again: by sweeps, simulations, sliders.
     known: dict[Any, Estimate] = machine.memo.setdefault("estimates", {})
     key = (model, layout, workload, runs)
-    if key not in known:
+    found = known.get(key)
+    if found is None:
         if len(known) >= _MOST_ESTIMATES:
             known.clear()
-        known[key] = _priced(model, machine, layout, workload, runs)
-    return known[key]
+        found = known[key] = _priced(model, machine, layout, workload, runs)
+    return found
 
 
 def _priced(

@@ -21,7 +21,7 @@ from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.checks import Count, Quantity, anywhere
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.kernels.cache import hits_per_miss, kept_bytes
-from shardcost.machine.kernels import KernelConstants, clock_hz, clock_ratio
+from shardcost.machine.kernels import KernelConstants, clock_hz
 
 MODES = ("eager", "graph")
 """How kernels are launched: each by the host, or all by one CUDA graph."""
@@ -56,7 +56,7 @@ def elementwise_time_s(
     section = on.section("elementwise", "elementwise")
     table = section.constants
     each_s = 1e-6 * table["latency_us"] + 1e-9 * table["row_ns_per_element"] * row_elements
-    each_s = each_s * clock_ratio(section, on.device)
+    each_s = each_s * on.clock_ratio(section)
     found: Quantity = kernels * each_s + bytes_moved / (
         on.device.memory_bytes_per_s * table["memory_share"]
     )
@@ -85,7 +85,7 @@ def row_kernel_time_s(
     """
     section = on.section("elementwise", f"rows_{kind}")
     table = section.constants
-    latency_s = 1e-6 * table["latency_us"] * clock_ratio(section, on.device)
+    latency_s = 1e-6 * table["latency_us"] * on.clock_ratio(section)
     row_s = (table["row_cycles"] + table["element_cycles"] * columns) / clock_hz(on.device)
     share = choose(rows > 1, 1.0, table["single_row_share"])
     found: Quantity = latency_s + ceil(rows / on.device.sms) * row_s * share
@@ -124,7 +124,7 @@ def layer_kernel_time_s(
         raise UnknownNameError("kind", kind, LAYER_KERNELS)
     section = on.section("elementwise", kind)
     table, device = section.constants, on.device
-    slower = clock_ratio(section, device)
+    slower = on.clock_ratio(section)
     moved = rows * row_bytes
     wide = largest(1.0, columns / table["wide_elements"]) ** table["wide_loss"]
     byte_s = wide / (table["memory_share"] * device.memory_bytes_per_s)

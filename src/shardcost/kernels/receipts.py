@@ -102,6 +102,7 @@ def traced_kernels(on: KernelConstants, sources: Mapping[str, Any]) -> Any:
 
     return SimpleNamespace(
         section=section,
+        clock_ratio=on.clock_ratio,
         sustained_share=lambda _: None,  # `shardcost.estimate.why` adds the limit where it decides
         in_steps=lambda _: 1.0,
         memo={},

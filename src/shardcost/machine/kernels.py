@@ -182,6 +182,16 @@ class KernelConstants:
         section: Section = self.memo[key]
         return section
 
+    def clock_ratio(self, section: Section) -> Any:
+        """Return how much longer as many clock cycles take here than where they were timed."""
+        if section.inherited_from is None:
+            return 1.0
+        key = ("clock", section.system)
+        if key not in self.memo:
+            timed_on = catalog.cluster_named(section.system).device
+            self.memo[key] = clock_hz(timed_on) / clock_hz(self.device)
+        return self.memo[key]
+
     def of_lesser_devices(self, table: KernelTable) -> tuple[KernelConstants, ...]:
         """Return the same device by constants of measured ones that its datasheet dominates.
 
@@ -372,13 +382,6 @@ def clock_hz(device: Device) -> Any:
     )
     same = catalog.tuner_table("gemm")["power"]["same_cores"]
     return clock * ratio if 1 / same <= ratio <= same else clock
-
-
-def clock_ratio(section: Section, device: Device) -> Any:
-    """Return how much longer as many clock cycles take on a device than where they were timed."""
-    if section.inherited_from is None:
-        return 1.0
-    return clock_hz(catalog.cluster_named(section.system).device) / clock_hz(device)
 
 
 def nearest_systems(device: Device, systems: Iterable[str]) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -61,6 +60,13 @@ class Layers(NamedTuple):
     """Of one layer, on one rank."""
     passes: Passes
     gathers: LayerWeights
+
+
+Pieces: TypeAlias = tuple[tuple[Layers, ...], Passes, Passes]
+"""Each kind of layer, the embedding and the head."""
+_MOST_KEPT: Final = 512
+"""Layouts whose pieces are kept before all are dropped: Python's garbage collector walks through
+whatever is kept, and more of it would cost more time than it saves."""
 
 
 class StageShare(NamedTuple):
@@ -144,8 +150,7 @@ def program_of(
     elif layout.has_arrays or workload.has_arrays:
         layers, first, last = _pieces(model, layout, workload, software)
     else:
-        of_a_pass = (layout.unstaged, workload.of_a_pass)
-        layers, first, last = _plain_pieces(model, *of_a_pass, software)
+        layers, first, last = _kept_pieces(model, layout.unstaged, workload.of_a_pass, software)
     stages = stages_of(model, s, layers)
     in_step = None
     if isinstance(workload, Train):
@@ -168,9 +173,23 @@ def program_of(
     )
 
 
-def _pieces(
-    model: Model, layout: Layout, workload: Workload, software: Software
-) -> tuple[tuple[Layers, ...], Passes, Passes]:
+def _kept_pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> Pieces:
+    """Return what `_pieces` does for plain numbers; kept with the model.
+
+    Estimates one by one often differ in their pipeline alone, and building layers is a quarter of
+    their time.
+    """
+    kept: dict[Any, Pieces] = model.memo.setdefault("pieces", {})
+    key = (layout, workload, software)
+    pieces = kept.get(key)
+    if pieces is None:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        pieces = kept[key] = _pieces(model, layout, workload, software)
+    return pieces
+
+
+def _pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> Pieces:
     """Return what a rank does in each kind of layer, the embedding and the head."""
     s = setting_of(model, layout, workload, software)
     two_batches = software.expert_overlap == "two_batch" and not s.training
@@ -196,10 +215,6 @@ def _twice(passes: Passes) -> Passes:
     return Passes(tuple(op._replace(count=2 * op.count) for op in passes.forward))
 
 
-# Estimates one by one often differ in their pipeline alone, and building layers is half their time.
-_plain_pieces = lru_cache(maxsize=1024)(_pieces)
-
-
 def stages_of(model: Model, s: Setting, layers: tuple[Layers, ...]) -> Stages:
     """Return what each kind of stage holds: layers, and the tables at both ends."""
     layout, balance = s.layout, s.software.balance
@@ -218,8 +233,6 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
         sum(each.count * each.weights[kind] for each in layers) / model.num_layers
         for kind in range(2)
     )
-    places = (0 * layout.pp, smallest(1, layout.pp - 1), layout.pp - 1)
-
     table, top = embedding_parameters(model, layout), head_parameters(model, layout)
 
     def share(index: Any) -> StageShare:
@@ -229,7 +242,11 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
             stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
         )
 
-    return Stages(*map(share, places))
+    pp = layout.pp
+    first = share(0 * pp)
+    last = first if isinstance(pp, int) and pp == 1 else share(pp - 1)
+    middle = last if isinstance(pp, int) and pp <= 2 else share(smallest(1, pp - 1))
+    return Stages(first, middle, last)
 
 
 def _layers(s: Setting, model: Model, block: Block, workload: Workload) -> Layers:

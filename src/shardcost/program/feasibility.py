@@ -134,7 +134,7 @@ def first_reason(
 ) -> Reason | None:
     """Return the first reason why one layout is infeasible; of arrays, none that is a mask."""
     for rule, values, where in broken_rules(model, layout, workload, cluster):
-        if not is_array(where) and where:
+        if where is not False and not is_array(where) and where:
             return rule.reason(*values)
     return None
 

@@ -6,7 +6,7 @@ stands. Elementwise kernels and collectives are in bytes, GEMMs in elements.
 
 from __future__ import annotations
 
-from itertools import chain
+from functools import cache
 from typing import Any, TypeAlias
 
 from shardcost.arrays import largest, smallest
@@ -37,6 +37,21 @@ class OpId(NamedTuple):
     def weight_gradient(self) -> OpId:
         """The GEMM of a matrix's weight gradient."""
         return OpId(self.part, "weight gradient")
+
+
+class MatrixIds(NamedTuple):
+    """The GEMMs of a matrix of weights."""
+
+    forward: OpId
+    input_gradient: OpId
+    weight_gradient: OpId
+
+
+@cache  # every program names the same few matrices
+def matrix_ids(name: str) -> MatrixIds:
+    """Return what identifies the GEMMs of a matrix of weights of that name."""
+    own = OpId(name)
+    return MatrixIds(own, own.input_gradient, own.weight_gradient)
 
 
 class Gemm(NamedTuple):
@@ -369,16 +384,17 @@ class Passes(NamedTuple):
     recompute: Operations = ()
 
     def __hash__(self) -> int:
-        """Return that of the forward pass: it tells most pieces apart in a third of the time."""
-        return hash(self.forward)
+        """Return that of the first operations: they tell most pieces apart."""
+        return hash(self.forward[:3])
 
 
 def together(*parts: Passes) -> Passes:
     """Return pieces that follow each other forward, and so in turned order backward."""
-    turned, joined = parts[::-1], chain.from_iterable
-    return Passes(
-        tuple(joined([part.forward for part in parts])),
-        tuple(joined([part.backward for part in turned])),
-        tuple(joined([part.weight for part in turned])),
-        tuple(joined([part.recompute for part in parts])),
-    )
+    forward: Operations = ()
+    backward: Operations = ()
+    weight: Operations = ()
+    recompute: Operations = ()
+    for part in parts:
+        forward, recompute = forward + part.forward, recompute + part.recompute
+        backward, weight = part.backward + backward, part.weight + weight
+    return Passes(forward, backward, weight, recompute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from dataclasses import field
 from typing import Any, Final, cast
 
 from shardcost.dtypes import activation_bytes, weight_format
@@ -18,6 +18,7 @@ from shardcost.program.operations import (
     Operations,
     OpId,
     Passes,
+    matrix_ids,
 )
 from shardcost.records import NamedTuple, dataclass
 from shardcost.software import Software
@@ -58,31 +59,27 @@ class Setting:
     document_tokens: int | None = None
     """Where attention stops at the ends of documents: their mean length."""
 
-    @cached_property
-    def tokens(self) -> Any:
-        """Tokens that the rank's products see in one pass."""
-        return self.sequences * self.sequence_tokens / self.layout.cp
+    tokens: Any = field(init=False)
+    """Tokens that the rank's products see in one pass."""
+    spread_tokens: Any = field(init=False)
+    """Tokens between the products: sequence parallelism spreads them over the tensor group."""
+    element_bytes: float = field(init=False)
+    """Bytes of one activation."""
+    wide_dtype: str = field(init=False)
+    """Number format of what is never computed in fewer than 16 bits: attention, the head."""
+    hidden_bytes: Any = field(init=False)
+    """Bytes of the activations between two layers, of all tokens of the rank's products."""
 
-    @cached_property
-    def spread_tokens(self) -> Any:
-        """Tokens between the products: sequence parallelism spreads them over the tensor group."""
-        return self.tokens / self.layout.tp if self.layout.sequence_parallel else self.tokens
-
-    @cached_property
-    def element_bytes(self) -> float:
-        """Bytes of one activation."""
-        return activation_bytes(self.dtype)
-
-    @cached_property
-    def wide_dtype(self) -> str:
-        """Number format of what is never computed in fewer than 16 bits: attention, the head."""
+    def __post_init__(self) -> None:
+        """Find what follows from the other fields."""
+        layout, values = self.layout, self.__dict__
+        tokens = self.sequences * self.sequence_tokens / layout.cp
         narrow = weight_format(self.dtype).narrow_weights
-        return self.software.head_dtype if narrow else self.dtype
-
-    @cached_property
-    def hidden_bytes(self) -> Any:
-        """Bytes of the activations between two layers, of all tokens of the rank's products."""
-        return self.tokens * self.hidden * self.element_bytes
+        values["tokens"] = tokens
+        values["spread_tokens"] = tokens / layout.tp if layout.sequence_parallel else tokens
+        values["element_bytes"] = activation_bytes(self.dtype)
+        values["wide_dtype"] = self.software.head_dtype if narrow else self.dtype
+        values["hidden_bytes"] = tokens * self.hidden * self.element_bytes
 
     @property
     def only_qkv(self) -> bool:
@@ -267,13 +264,13 @@ def matrix(
         converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True)
         return Elementwise(f"{of.name} quantize", size, converts=converts)
 
-    form, own = weight_format(dtype), OpId(name)
-    forward = gemm(own, rows, outputs, inputs, by_maker=converted.input_by_maker)
+    form, ids = weight_format(dtype), matrix_ids(name)
+    forward = gemm(ids.forward, rows, outputs, inputs, by_maker=converted.input_by_maker)
     if not s.training:
         return Passes(forward)
-    weight = () if s.frozen else gemm(own.weight_gradient, inputs, outputs, rows)
+    weight = () if s.frozen else gemm(ids.weight_gradient, inputs, outputs, rows)
     by_maker = converted.gradient_by_maker
-    gradient = gemm(own.input_gradient, rows, inputs, outputs, by_maker=by_maker)
+    gradient = gemm(ids.input_gradient, rows, inputs, outputs, by_maker=by_maker)
     return Passes(forward, gradient, weight)
 
 
@@ -292,12 +289,12 @@ def enter(s: Setting, *products: str, wide: bool = False) -> Passes:
     """
     if not s.shares_tensors or not (s.training or s.layout.sequence_parallel):
         return Passes(())
-    own = tuple(OpId(name) for name in products)
+    own = tuple(map(matrix_ids, products))
     gradient = own[0].input_gradient
     weights = () if s.frozen else tuple(each.weight_gradient for each in own)
     if not s.layout.sequence_parallel:
         return Passes((), _over_tp(s, "all_reduce", gradient.name, weights, gradient))
-    gather = _gathered(s, own[0].name, (), own[0], wide=wide)
+    gather = _gathered(s, products[0], (), own[0].forward, wide=wide)
     if not s.training:
         return Passes(gather)
     scatter = _over_tp(s, "reduce_scatter", gradient.name, weights, gradient)
@@ -318,10 +315,10 @@ def leave(s: Setting, product: str, *, wide: bool = False) -> Passes:
     """
     if not s.shares_tensors:
         return Passes(())
-    own = OpId(product)
+    own = matrix_ids(product)
     if not s.layout.sequence_parallel:
-        return Passes(_over_tp(s, "all_reduce", product, (), own))
-    scatter = _over_tp(s, "reduce_scatter", product, (), own)
+        return Passes(_over_tp(s, "all_reduce", product, (), own.forward))
+    scatter = _over_tp(s, "reduce_scatter", product, (), own.forward)
     if not s.training:
         return Passes(scatter)
     name = f"{product} gradient"

@@ -48,7 +48,7 @@ CHANGE_LAYERS: Final = (
 CHANGE_STEP: Final = ("order", "zero", "dp_overlap", "offload_optimizer", "offload_update")
 """Choices that change what happens once a step or between stages, whatever the schedule."""
 _LEAST_WORK: Final[dict[str, Any]] = {"recompute": "none", "offload_activations": 0.0}
-_IDLE: Final = Piece("", (), PassTime(), PassTime(), PassTime())
+_IDLE: Final = Piece("", Passes(()), (), (), PassTime(), PassTime(), PassTime())
 _CLOSE: Final = 1 - 1e-9
 """A bound is a sum in another order than the time: rounding must not lift it above."""
 
