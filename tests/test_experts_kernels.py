@@ -36,6 +36,8 @@ from shardcost.validate.validation import validate
 GPUS = tuple(name for name in catalog.names("experts") if name != "h200_sxm")
 LAYER: dict[str, Any] = {"hidden": 4096, "inter": 1536, "experts": 128, "top_k": 8}
 TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384]
+ROUNDING = 5e-3
+"""Differences below this are those of fits, not of formats."""
 
 
 def on(name: str) -> KernelConstants:
@@ -348,4 +350,4 @@ def test_gemms_of_fp8_experts_are_never_slower_than_in_bf16(library: str) -> Non
             continue
         for shape in shapes:
             narrow, wide = gemms_s(name, "fp8", *shape), gemms_s(name, "bf16", *shape)
-            assert np.all(narrow <= wide), (name, shape)
+            assert np.all(narrow <= (1 + ROUNDING) * wide), (name, shape)
