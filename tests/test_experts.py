@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lab import refit_routing
 from shardcost import Cluster, Decode, Estimate, Layout, Model, Prefill, Train, estimate
 from shardcost.catalog import names
 from shardcost.errors import InfeasibleError, ShardcostError
 from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.pieces import is_exchange
 from shardcost.estimate.placement import places
+from shardcost.formats.tables import read_table
 from shardcost.machine.dispatch import libraries
 from shardcost.memory.parameters import (
     expert_copies,
@@ -293,3 +296,30 @@ def test_the_documentation_states_what_is_predicted_of_published_figures(
 
 def test_the_layout_offers_the_libraries_that_the_catalog_has() -> None:
     assert sorted(DISPATCH_LIBRARIES) == sorted(libraries())
+
+
+def test_an_offset_of_a_curve_says_nothing_of_routing() -> None:
+    measured = np.array([4.0, 6.0, 9.0])
+    assert refit_routing.deviation_pct(measured + 1.5, measured) == pytest.approx(0)
+    steeper = refit_routing.deviation_pct(measured * [1.0, 1.1, 1.2], measured)
+    assert steeper.mean() > 1
+
+
+def test_the_skew_that_suits_most_models_is_taken() -> None:
+    errors = {"one": np.array([[4.0], [2.0], [3.0]]), "other": np.array([[3.0], [2.5], [1.0]])}
+    assert refit_routing.best_of(errors) == 2
+    model = refit_routing.with_skew(Model.named("deepseek-v3"), 0.5)
+    (experts,) = {b.feed_forward for b in model.blocks if isinstance(b.feed_forward, Experts)}
+    assert experts.skew == 0.5
+
+
+@pytest.mark.refit
+def test_routers_are_as_skewed_as_serving_runs_show(evidence: Path) -> None:
+    table = evidence / "measured" / "more" / "serving.csv"
+    if not table.is_file():
+        pytest.skip(f"no {table.name} among the evidence")
+    errors = refit_routing.errors_of(refit_routing.curves_of(read_table(table)))
+    (default,) = (own.default for own in fields(Experts) if own.name == "skew")
+    assert refit_routing.SKEWS[refit_routing.best_of(errors)] == default
+    for own in errors.values():  # for each model, little worse than random routing at the most
+        assert own[refit_routing.best_of(errors)].mean() < own[0].mean() + 0.5

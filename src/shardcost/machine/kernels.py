@@ -251,10 +251,7 @@ class KernelConstants:
             section = self.section("gemm", "sustained")
             names = (f"{name}_share" for name in gemm_sections(product))
             share = section.constants[next(name for name in names if name in section.constants)]
-            watts = (self.device.power_w or 1) / (self.like.power_w or 1)
-            exponent = catalog.tuner_table("gemm")["power"]["exponent"]
-            share = share * self._gemms_in_steps
-            self.memo[key] = share * self.fed_more(section, product) * watts**exponent
+            self.memo[key] = share * self._gemms_in_steps * self._power_ratio(section, product)
         return self.memo[key]
 
     @property
@@ -267,8 +264,7 @@ class KernelConstants:
         if "in_steps" not in self.section("attention", "prefill").constants:
             return 1.0
         section = self.section("gemm", "in_steps")
-        alike = catalog.cluster_named(section.system).device.architecture == self.like.architecture
-        return section.constants["rate"] if alike else 1.0
+        return section.constants["rate"] if self._is_like(section.system) else 1.0
 
     def in_steps(self, name: str) -> Any:
         """Return how much longer attention takes in steps whose GEMMs hold the clock down.
@@ -282,11 +278,15 @@ class KernelConstants:
             return 1.0
         key = ("in steps", name)
         if key not in self.memo:
-            watts = (self.device.power_w or 1) / (self.like.power_w or 1)
-            exponent = catalog.tuner_table("gemm")["power"]["exponent"]
-            fed = self.fed_more(section, _WIDE_FORMAT) * watts**exponent
+            fed = self._power_ratio(section, _WIDE_FORMAT)
             self.memo[key] = largest(1.0, measured / largest(1.0, fed))
         return self.memo[key]
+
+    def _power_ratio(self, section: Section, product: str) -> Any:
+        """Return `fed_more`, with the watts of a device whose figures were changed."""
+        watts = (self.device.power_w or 1) / (self.like.power_w or 1)
+        exponent = catalog.tuner_table("gemm")["power"]["exponent"]
+        return self.fed_more(section, product) * watts**exponent
 
     def fed_more(self, section: Section, product: str) -> Any:
         """Return how much more of its peak a device's power feeds than the measured device's.
@@ -321,7 +321,7 @@ class KernelConstants:
             nearest.sort(key=lambda each: not self._is_timed(each[0], each[1], names))
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
-            if name and catalog.cluster_named(system).device.architecture == self.like.architecture:
+            if name and self._is_like(system):
                 return section_of(system, name, content, self.like)
         for system, content in nearest:
             name = next((name for name in names if name in content), "")
@@ -334,8 +334,12 @@ class KernelConstants:
         """Return whether a system of the architecture was timed with the software that runs."""
         sections = (content[name] for name in names if name in content)
         first = next(sections, None)
-        alike = catalog.cluster_named(system).device.architecture == self.like.architecture
-        return first is not None and alike and first["fit"]["measured_with"] == self.timed_with
+        timed = first is not None and first["fit"]["measured_with"] == self.timed_with
+        return timed and self._is_like(system)
+
+    def _is_like(self, system: str) -> bool:
+        """Return whether a system's device is of the architecture."""
+        return catalog.cluster_named(system).device.architecture == self.like.architecture
 
 
 def kernels_of(device: Device) -> KernelConstants:
