@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,13 @@ from shardcost.memory.parameters import (
     layer_parameters,
 )
 from shardcost.model import Experts
-from shardcost.program.operations import Collective, ExpertKernels, Gemm
+from shardcost.program.feed_forward import UNFUSED, UNFUSED_ORDER
+from shardcost.program.operations import Collective, Elementwise, ExpertKernels, Gemm
 from shardcost.routing import DISPATCH_LIBRARIES, expert_load
 from shardcost.software import Software
 
 ROUNDING = 1 + 1e-9
+LAB = Path(refit_routing.__file__).parent
 MIXTURES = [
     name
     for name in names("models")
@@ -160,6 +164,52 @@ def test_software_of_ones_own_runs_the_kernels_that_most_engines_have() -> None:
     result = estimate("deepseek-v3", FOUR_NODES, Layout(dp=32, ep=32), DECODE, software=own)
     engine = estimate("deepseek-v3", FOUR_NODES, Layout(dp=32, ep=32), DECODE, software="sglang")
     assert result.compute_s["gemm"] == pytest.approx(engine.compute_s["gemm"], rel=0.2)
+
+
+def order_bytes(result: Estimate) -> float:
+    """Return what one copy into the order of a rank's experts moves."""
+    ops = [entry.op for entry in result.entries if entry.op.name == "expert order"]
+    return max((float(op.bytes_moved) for op in ops if isinstance(op, Elementwise)), default=0.0)
+
+
+def test_rows_are_ordered_where_a_rank_has_several_experts() -> None:
+    """After the ranks that share an expert gathered them: etp times as many as a rank sent."""
+    model = Model.named("mixtral-8x7b")
+
+    def ordered(**degrees: int) -> float:
+        layout = Layout(**degrees, routing="even", sequence_parallel=degrees.get("tp", 1) > 1)
+        return order_bytes(estimate(model, FOUR_NODES, layout, TRAIN, software="megatron_core"))
+
+    rows_bytes = 4096 * 2 * model.hidden_size * 2
+    assert ordered(dp=8, ep=4) == pytest.approx(2 * rows_bytes)
+    assert ordered(dp=8, ep=8) == 0
+    assert ordered(tp=4, dp=2, ep=2, etp=4) == pytest.approx(2 * rows_bytes)
+    assert ordered(tp=4, dp=2, ep=2, etp=1) == pytest.approx(2 * rows_bytes / 4)
+
+
+def test_unfused_permutation_takes_what_was_measured() -> None:
+    with (LAB / "measured" / "own_h200_permutation.csv").open(encoding="utf-8") as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+    def over_copy(name: str) -> float:
+        return median(row[name] / row["copy_us"] for row in rows)
+
+    close = pytest.approx
+    assert UNFUSED["dispatch"][0] == close(over_copy("permute_us"), rel=0.03)
+    assert UNFUSED["dispatch"][1] == close(over_copy("permute_gradient_us"), rel=0.03)
+    assert UNFUSED["combine"][0] == close(over_copy("unpermute_us"), rel=0.03)
+    assert UNFUSED["combine"][1] == close(over_copy("unpermute_gradient_us"), rel=0.03)
+    assert close(over_copy("chunks_us"), rel=0.03) == UNFUSED_ORDER
+
+
+def test_unfused_permutation_is_dearer() -> None:
+    model, layout = Model.named("qwen3-30b-a3b"), Layout(dp=8, ep=8)
+    fused = Software.named("megatron_core")
+    steps = [
+        estimate(model, FOUR_NODES, layout, TRAIN, software=software).time_s
+        for software in (fused, replace(fused, fused_permute=False))
+    ]
+    assert 1.02 < float(steps[1] / steps[0]) < 1.3
 
 
 def random_layout(rng: random.Random) -> dict[str, Any]:

@@ -140,6 +140,9 @@ class Software(Noun):
     """Grouped GEMMs between kernels that sort the tokens, or an engine's fused sequence."""
     expert_launch: str = one_of("grouped", "each", default="grouped")
     """A grouped GEMM is one kernel, or one for each expert."""
+    fused_permute: bool = flag(default=True)
+    """Sorting tokens by expert is one kernel, and so is weighing and adding up their results;
+    otherwise PyTorch's kernels that select, multiply and scatter."""
     expert_overlap: str = one_of(*EXPERT_OVERLAPS, default="none")
     """What hides dispatch and combine: nothing; the other half of the batch (two-batch overlap in
     serving); or another micro-batch in the opposite pass (DualPipe, arXiv:2412.19437; Megatron

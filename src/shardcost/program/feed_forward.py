@@ -42,6 +42,12 @@ SHARED_UP, SHARED_DOWN = "shared expert up", "shared expert down"
 _SCORE_BYTES: Final = 4
 _ROUTING_KERNELS: Final = 10
 """Scores, top-k, normalisation, the auxiliary loss, counts and offsets of a framework's router."""
+UNFUSED: Final = {"dispatch": (0.86, 8.3), "combine": (6.7, 5.6)}
+"""PyTorch's kernels that permute tokens, forward and backward, over a copy of the rows: gathering
+is as fast, adding rows of one token up by atomics is not. Medians on an H200
+(``lab/measured/own_h200_permutation.csv``)."""
+UNFUSED_ORDER: Final = 2.5
+"""The same of a transposition that brings blocks of rows into the order of experts."""
 
 
 def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
@@ -148,22 +154,27 @@ def _exchange(s: Setting, part: Experts, phase: str, tokens: Any) -> Passes:
     """
     row_bytes = part.row_width(s.hidden) * s.element_bytes
     copies = tokens * part.top_k * row_bytes
-    sorting = copies + tokens * row_bytes
     sort: Operations = ()
+    unsort: Operations = ()
     if s.software.experts == "grouped":
-        sort = (Elementwise(f"{phase} permute", sorting + 2 * copies, 2),)
+        moved = [copies + tokens * row_bytes] * 2
+        if not s.software.fused_permute:
+            moved = [passes * 2 * copies for passes in UNFUSED[phase]]
+        kernels = 1 if s.software.fused_permute else 2
+        sort = (Elementwise(f"{phase} permute", moved[0], kernels),)
+        unsort = (Elementwise(f"{phase} permute gradient", moved[1], kernels),)
     ranks = _exchanging_ranks(s)
     if isinstance(ranks, int) and ranks == 1:
-        return Passes(sort, sort if s.training else ())
+        return Passes(sort, unsort if s.training else ())
     if s.software.dispatch in SORTING_LIBRARIES:
-        sort = ()
+        sort = unsort = ()
     there = _sent(s, part, phase, phase, tokens, ranks)
     forward = (*sort, there) if phase == "dispatch" else (there, *sort)
     if not s.training:
         return Passes(forward)
     other = "combine" if phase == "dispatch" else "dispatch"
     back = _sent(s, part, f"{phase} gradient", other, tokens, ranks)
-    return Passes(forward, (back, *sort) if phase == "dispatch" else (*sort, back))
+    return Passes(forward, (back, *unsort) if phase == "dispatch" else (*unsort, back))
 
 
 def _exchanging_ranks(s: Setting) -> Any:
@@ -249,8 +260,24 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
     groups = Groups(load.active, fullest)
     inner = 2 * width if part.expert.gated else width
     each = most / load.active
+    ordered = _in_order(s, most * hidden * s.element_bytes, every)
     return together(
+        ordered,
         matrix(s, EXPERT_UP, each, hidden, inner, s.expert_dtype, groups, converted=AFTER_DISPATCH),
         again(s, "moe_act", activation(s, most, width, gated=part.expert.gated)),
         matrix(s, EXPERT_DOWN, each, width, hidden, s.expert_dtype, groups),
+        ordered,
     )
+
+
+def _in_order(s: Setting, rows_bytes: Any, experts: Any) -> Passes:
+    """Return the copy that brings rows of several ranks into the order of a rank's experts.
+
+    An all-to-all delivers them rank by rank, which one expert alone can take as they are.
+    """
+    if s.software.dispatch != "nccl":
+        return Passes(())
+    copied = 2 * (1 if s.software.fused_permute else UNFUSED_ORDER)
+    several = choose(s.layout.ep < experts, 1, 0)
+    order = (Elementwise("expert order", several * copied * rows_bytes, several),)
+    return Passes(order, order if s.training else ())

@@ -337,6 +337,8 @@ def software_of(
         software = replace(software, expert_overlap="1f1b")
     if _drops_tokens(row):  # one dense product for each expert
         software = replace(software, expert_launch="each")
+    if row.get("framework", "").startswith("NeMo"):  # before Megatron Core fused it
+        software = replace(software, fused_permute=False)
     if row.get("cuda_graph") in _WHOLE_GRAPHS:
         software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row, cluster):
