@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardcost.arrays import choose
+from shardcost.catalog import tuner_table
 from shardcost.dtypes import weight_bytes, weight_format
 from shardcost.memory.parameters import expert_tensor_degree
 from shardcost.model import AnyFeedForward, Experts, FeedForward
@@ -42,12 +43,6 @@ SHARED_UP, SHARED_DOWN = "shared expert up", "shared expert down"
 _SCORE_BYTES: Final = 4
 _ROUTING_KERNELS: Final = 10
 """Scores, top-k, normalisation, the auxiliary loss, counts and offsets of a framework's router."""
-UNFUSED: Final = {"dispatch": (0.86, 8.3), "combine": (6.7, 5.6)}
-"""PyTorch's kernels that permute tokens, forward and backward, over a copy of the rows: gathering
-is as fast, adding rows of one token up by atomics is not. Medians on an H200
-(``lab/measured/own_h200_permutation.csv``)."""
-UNFUSED_ORDER: Final = 2.5
-"""The same of a transposition that brings blocks of rows into the order of experts."""
 
 
 def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
@@ -159,7 +154,7 @@ def _exchange(s: Setting, part: Experts, phase: str, tokens: Any) -> Passes:
     if s.software.experts == "grouped":
         moved = [copies + tokens * row_bytes] * 2
         if not s.software.fused_permute:
-            moved = [passes * 2 * copies for passes in UNFUSED[phase]]
+            moved = [times * 2 * copies for times in tuner_table("permutation")["unfused"][phase]]
         kernels = 1 if s.software.fused_permute else 2
         sort = (Elementwise(f"{phase} permute", moved[0], kernels),)
         unsort = (Elementwise(f"{phase} permute gradient", moved[1], kernels),)
@@ -277,7 +272,8 @@ def _in_order(s: Setting, rows_bytes: Any, experts: Any) -> Passes:
     """
     if s.software.dispatch != "nccl":
         return Passes(())
-    copied = 2 * (1 if s.software.fused_permute else UNFUSED_ORDER)
+    unfused: float = tuner_table("permutation")["unfused"]["expert_order"]
+    times = 1.0 if s.software.fused_permute else unfused
     several = choose(s.layout.ep < experts, 1, 0)
-    order = (Elementwise("expert order", several * copied * rows_bytes, several),)
+    order = (Elementwise("expert order", several * times * 2 * rows_bytes, several),)
     return Passes(order, order if s.training else ())
