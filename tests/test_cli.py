@@ -278,6 +278,20 @@ def test_examples_of_the_help_are_in_order(
             capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("--sequence 4096", "; did you mean --sequence-length?"),
+        ("--contxt-tokens=5", "; did you mean --context-tokens"),
+        ("--banana", "--banana (see"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(
+    capsys: pytest.CaptureFixture[str], words: str, near: str
+) -> None:
+    assert near in run_error(capsys, "plan", "llama3-8b", "--train", *words.split())
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_text(capsys, "--version") == f"shardcost {shardcost.__version__}\n"
 

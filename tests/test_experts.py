@@ -175,7 +175,7 @@ def test_rows_are_ordered_where_a_rank_has_several_experts() -> None:
     """After the ranks that share an expert gathered them: etp times as many as a rank sent."""
     model = Model.named("mixtral-8x7b")
 
-    def ordered(**degrees: int) -> float:
+    def ordered(**degrees: Any) -> float:
         layout = Layout(**degrees, routing="even", sequence_parallel=degrees.get("tp", 1) > 1)
         return order_bytes(estimate(model, FOUR_NODES, layout, TRAIN, software="megatron_core"))
 

@@ -51,6 +51,25 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help="print one JSON document instead")
         self.add_argument("--catalog", metavar="DIR", help="folder of your own catalog files")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; where an option is unknown, name the nearest one that the command has."""
+        given, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._nearest(rest)}")
+        return given
+
+    def _nearest(self, words: Sequence[str]) -> str:
+        from difflib import get_close_matches
+
+        known = list(self._option_string_actions)
+        for word in words:
+            name = word.partition("=")[0]
+            starts = [each for each in known if name.startswith("--") and each.startswith(name)]
+            near = starts[:3] or get_close_matches(name, known, n=2, cutoff=0.7)
+            if near:
+                return f"; did you mean {' or '.join(near)}?"
+        return ""
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
         message = " ".join(message.split())
