@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab import refit_deep_gemm
+from lab.descent import errors_pct
 from shardcost import catalog
 from shardcost.catalog import tuner_table
 from shardcost.cluster import Cluster
@@ -374,6 +376,38 @@ def test_training_keeps_expanded_attention_and_its_gradient() -> None:
     )
     assert not cores(found)
     assert {"attention", "attention gradient"} <= {entry.op.name for entry in found.entries}
+
+
+MEASURED = Path(refit_deep_gemm.__file__).parent / "measured"
+
+
+@pytest.mark.parametrize(("phase", "rows", "worst"), [("decode", 19, 15), ("prefill", 11, 9)])
+def test_scores_of_an_indexer_take_what_was_measured(phase: str, rows: int, worst: float) -> None:
+    every = refit_deep_gemm.rows_of(MEASURED / "own_h200_indexer.csv")
+    measured = [row for row in every if row["phase"] == phase]
+    constants = catalog.raw("mla", "h200_sxm")[f"indexer-{phase}-absorbed-fp8"]
+    median, p90 = errors_pct(refit_deep_gemm.indexer_ratios(measured, constants))
+    assert len(measured) == rows
+    assert median < 6
+    assert p90 < worst
+
+
+def test_gemms_with_block_scales_take_what_was_measured() -> None:
+    every = refit_deep_gemm.rows_of(MEASURED / "own_h200_block_scaled.csv")
+    measured = refit_deep_gemm.block_scaled(every)
+    share = tuner_table("gemm")["block_scaled"]["peak_share"]
+    median, _ = errors_pct(refit_deep_gemm.gemm_ratios(measured, share))
+    assert len(measured) == 156
+    assert median < 8
+
+
+@pytest.mark.parametrize("cluster", ["h100_sxm", "b200_sxm", "mi300x", "a100_sxm"])
+def test_an_indexer_is_inherited_from_the_gpu_that_was_measured(cluster: str) -> None:
+    """Scores of a query over a short context wait for one block's start, whatever the GPU."""
+    model, one = Model.named("deepseek-v3.2"), Decode(batch=1, context_tokens=2048)
+    result = estimate(model, Cluster.named(cluster), Layout(tp=8), one, software="sglang")
+    scores = next(entry for entry in result.entries if entry.op.name == "index scores")
+    assert 2e-6 < scores.seconds < 8e-6
 
 
 def test_an_indexer_reads_all_keys_and_attention_the_chosen_ones() -> None:

@@ -179,7 +179,13 @@ def chosen(sections: Sections, wanted: Wanted) -> Section:
     own = sections.nearest(wanted.names, _by_host(sections) if wanted.by_host else None)
     if own is not None:
         return own
-    for name in (*wanted.names, *wanted.fallbacks):
+    for name in wanted.names:
+        if name in sections.pooled:
+            return sections.over_all(name)
+    elsewhere = sections.nearest(wanted.names, sections.systems)
+    if elsewhere is not None:  # a family that one system alone was measured with
+        return elsewhere
+    for name in wanted.fallbacks:
         if name in sections.pooled:
             return sections.over_all(name)
     raise BadValueError("kernel", wanted.names[0], "of a kind that was measured")
