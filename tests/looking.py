@@ -175,13 +175,11 @@ HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
   .filter((each) => each.checkVisibility()).map((each) => Number(each.tagName[1]))"""
 """Levels of the headings in sight, in order."""
 
-MEETING = """(selectors) => {
-  const boxes = selectors.map((selector) => {
-    const words = document.createRange();
-    words.selectNodeContents(document.querySelector(selector));
-    return [...words.getClientRects()];
-  });
-  return boxes[0].some((one) => boxes[1].some((other) => one.left < other.right
-    && other.left < one.right && one.top < other.bottom && other.top < one.bottom));
+MEETING = """([worded, boxed]) => {
+  const words = document.createRange();
+  words.selectNodeContents(document.querySelector(worded));
+  const box = document.querySelector(boxed).getBoundingClientRect();
+  return [...words.getClientRects()].some((one) => one.left < box.right
+    && box.left < one.right && one.top < box.bottom && box.top < one.bottom);
 }"""
-"""Whether the words of two elements lie over each other."""
+"""Whether the words of one element lie over the box of another."""

@@ -84,7 +84,8 @@ def test_fields_that_are_null_are_the_commands_defaults(page: Client) -> None:
 def test_scaling_is_the_commands(page: Client, capsys: pytest.CaptureFixture[str]) -> None:
     ask = {name: value for name, value in DECODE.items() if name not in {"tp", "gpus"}}
     found = page.answer("scaling", {**ask, "vary": "tp", "values": [1, 2, 4, 8]})
-    assert found == run_json(capsys, "estimate", *words_of(ask), "--vary", "tp=1,2,4,8")
+    varied = run_json(capsys, "estimate", *words_of(ask), "--vary", "tp=1,2,4,8")
+    assert rounded(found) == rounded(varied)
     free = page.answer("scaling", DECODE)
     assert [row["value"] for row in free["rows"]] == ["1", "2", "4", "8"]
 
@@ -234,12 +235,12 @@ def test_what_cannot_be_done_is_told_from_what_is_asked_wrongly(page: Client) ->
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"tp": "x"}, "--tp must be a whole number, got 'x' (str)"),
+        ({"tp": "x"}, "--tp must be a whole number, got 'x'"),
         ({"tp": 1.5}, "--tp must be a whole number, got 1.5 (float)"),
         ({"tp": True}, "--tp must be a whole number, got True (bool)"),
         ({"tp": 10**12}, "--tp must be at most 1000000000, got 1000000000000"),
         ({"tp": 10**400}, None),
-        ({"imbalance": "x"}, "--imbalance must be a number, got 'x' (str)"),
+        ({"imbalance": "x"}, "--imbalance must be a number, got 'x'"),
         ({"imbalance": 1e17}, "--imbalance must be a number of at most 1e+12, got 1e+17 (float)"),
         ({"imbalance": 10**400}, None),
         ({"sequence_parallel": 1}, "--sequence-parallel must be true or false, got 1 (int)"),
@@ -731,7 +732,7 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--port", "x"), "--port must be a whole number, got 'x' (str)"),
+        (("--port", "x"), "--port must be a whole number, got 'x'"),
         (("--port", "70000"), "--port must be a port, 0 to 65535, got 70000"),
         (("--host", "no such host"), "--host must be an address of this machine"),
         (("--host", "192.0.2.1"), "--host must be an address of this machine, got '192.0.2.1'"),

@@ -292,6 +292,25 @@ def test_an_unknown_option_names_the_nearest(
     assert near in run_error(capsys, "plan", "llama3-8b", "--train", *words.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("estimate --tensor-parallel-size 8 --decode", "; here it is --tp"),
+        ("estimate --tensor_parallel_size=8 --decode", "; here it is --tp"),
+        ("estimate --engine vllm --decode", "; here it is --software"),
+        ("load --input-len 1024", "; here it is --isl"),
+        ("estimate --model --decode", "; MODEL stands by itself, without an option"),
+        ("plan --tp 8 --decode", "; what a search varies is fixed by --fix tp=…"),
+        ("plan --micro-batch-size 2 --train", "; what a search varies is fixed by --fix micro_b"),
+    ],
+)
+def test_options_of_other_tools_are_known(
+    capsys: pytest.CaptureFixture[str], words: str, ours: str
+) -> None:
+    command, *rest = words.split()
+    assert ours in run_error(capsys, command, "llama3-8b", *rest)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_text(capsys, "--version") == f"shardcost {shardcost.__version__}\n"
 

@@ -349,6 +349,12 @@ def scaling(*figures: tuple[float, float, float]) -> Scaling:
     return Scaling("tp", tuple(rows), "decode")
 
 
+def test_names_that_vary_are_in_no_order(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*SMALL, "--tp", "1", "--vary", "on=b200_sxm,a100_sxm")
+    summary = run_text(capsys, *words).partition("Summary: ")[2].partition(".\n")[0]
+    assert summary == "most throughput per GPU: on b200_sxm; communication below 50 %"
+
+
 def test_crossovers_hold_from_some_value_on() -> None:
     found = scaling((8, 0.1, 1.0), (5, 0.6, 0.7), (4, 0.4, 0.9), (5, 0.6, 0.5), (6, 0.7, 0.3))
     assert found.crossover() == {

@@ -62,6 +62,14 @@ def test_ranges_double_and_lists_have_each_value_once() -> None:
         values.wholes("--n", "8..1")
 
 
+@pytest.mark.parametrize("written", ["1-8", "1:8"])
+def test_ranges_of_other_tools_are_answered_with_ours(written: str) -> None:
+    with pytest.raises(BadValueError, match=r"like 8, 1,2,4 or 1\.\.64"):
+        values.wholes("--n", f"2,{written}")
+    with pytest.raises(BadValueError, match=r"like 8, 1,2,4 or 1\.\.64"):
+        values.varied("--n", written, "whole")
+
+
 def test_lengths_of_requests_too() -> None:
     assert values.lengths("--isl", "1k-2k") == "1000-2000"
     assert values.lengths("--isl", "lognormal:4k:1.2:16Ki") == "lognormal:4000:1.2:16384"

@@ -81,7 +81,8 @@ class BadTypeError(_BrokenRuleError, TypeError):
     """A value of the wrong type: ``num_gpus must be a whole number …, got '8'``."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()} ({type(self.value).__name__})"
+        plain = self.value is None or isinstance(self.value, str)  # what is shown says so itself
+        return super().__str__() + ("" if plain else f" ({type(self.value).__name__})")
 
 
 class UnknownNameError(BadValueError, LookupError):

@@ -41,6 +41,9 @@ _SUFFIXES: Final = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 }  # fmt: skip
 _RANGE: Final = ".."
+_WRITTEN_ELSEWHERE: Final = re.compile(r"[0-9]+ *[-:] *[0-9]+")
+"""A range as other tools write it."""
+_SEVERAL: Final = "one whole number or several, like 8, 1,2,4 or 1..64"
 _FLAGS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -183,7 +186,13 @@ def several(option: str, value: Any) -> list[Any]:
 
 def wholes(option: str, value: Any) -> list[int]:
     """Return the numbers of ``A,B,…`` or a list, where ``A..B`` are A, 2 A, 4 A and so on to B."""
-    return _doubling(option, value, lambda one: whole_number(option, whole(option, one), 1))
+
+    def read(one: Any) -> int:
+        if isinstance(one, str) and _WRITTEN_ELSEWHERE.fullmatch(one):
+            raise BadValueError(option, one, _SEVERAL)
+        return whole_number(option, whole(option, one), 1)
+
+    return _doubling(option, value, read)
 
 
 def numbers(option: str, value: Any) -> list[float]:
@@ -219,6 +228,8 @@ def varied(option: str, value: str, kind: str) -> list[str]:
         elif _RANGE in word and kind == "number":
             found += (f"{each:g}" for each in numbers(option, word))
         else:
+            if kind == "whole" and _WRITTEN_ELSEWHERE.fullmatch(word):
+                raise BadValueError(option, word, _SEVERAL)
             found.append(str(whole(option, word)) if kind == "whole" else word)
     return list(dict.fromkeys(found))
 

@@ -314,7 +314,8 @@ def _unknown(folder: Folder, name: str) -> UnknownNameError:
         noun_class = "Software" if folder == "software" else noun.capitalize()
         hint = f"(a file is read by {noun_class}.from_file; names of files need --catalog DIR)"
     elif folder == "models" and "/" in name:
-        known, hint = _ids_like(name), f"(`shardcost {lister}` lists all; any other: config.json)"
+        known = _ids_like(name)
+        hint = f"(`shardcost {lister}` lists all; for any other give the path of its config.json)"
     return UnknownNameError(noun, name, known, hint)
 
 

@@ -72,7 +72,7 @@ begin with:
   shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096
   shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
   shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256 --max-ttft 1s
-  shardcost run llama3-70b --on h100_sxm --network ib_8x400g --gpus 512 --batch 1024 \
+  shardcost run llama3-70b --on h100_sxm --network ib_8x400g --gpus 512 --batch 1024 \\
       --sequence-length 8192 --tokens 15T
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
   shardcost allreduce llama3-70b --on h100_sxm --gpus 8 --explain

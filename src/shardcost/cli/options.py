@@ -24,6 +24,27 @@ NOTHING_FEASIBLE: Final = 3
 _FILE: Final = ", or a .toml file"
 _FROM_FILES: Final = ("network", "software", "prefill_on")
 """Options that take a file instead of a name of the catalog."""
+_ELSEWHERE: Final = {
+    "--on": "--cluster --device --gpu-type --hardware --machine",
+    "--gpus": "--gpu --num-gpus --n-gpus --world-size",
+    "--tp": "--tensor-parallel --tensor-parallel-size --tensor-model-parallel-size --tp-size",
+    "--pp": "--pipeline-parallel --pipeline-parallel-size --pipeline-model-parallel-size --pp-size",
+    "--dp": "--data-parallel --data-parallel-size --dp-size",
+    "--cp": "--context-parallel --context-parallel-size --cp-size",
+    "--ep": "--expert-parallel --expert-parallel-size --expert-model-parallel-size --ep-size",
+    "--batch": "--global-batch-size --gbs --concurrency",
+    "--micro-batch": "--micro-batch-size --mbs",
+    "--sequence-length": "--seq-len --seq-length --seqlen",
+    "--context-tokens": "--ctx --max-model-len",
+    "--prompt-tokens": "--input-len --input-tokens",
+    "--isl": "--input-len --input-tokens --prompt-tokens",
+    "--osl": "--output-len --output-tokens --max-tokens",
+    "--dtype": "--precision --quantization --quant",
+    "--cache-dtype": "--kv-cache-dtype --kv-dtype",
+    "--software": "--backend --engine --framework",
+    "--recompute": "--activation-checkpointing --gradient-checkpointing",
+}
+"""Names of options in the tools of the field, by ours."""
 _SIGNED: Final = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
 
@@ -63,7 +84,17 @@ class Parser(argparse.ArgumentParser):
 
         known = list(self._option_string_actions)
         for word in words:
-            name = word.partition("=")[0]
+            name = word.partition("=")[0].replace("_", "-")
+            if name == "--model" and any(each.metavar == "MODEL" for each in self._actions):
+                return "; MODEL stands by itself, without an option"
+            ours = [each for each, others in _ELSEWHERE.items() if name in others.split()]
+            taken = [each for each in ours if each in known]
+            if taken:
+                return f"; here it is {' or '.join(taken)}"
+            axes = [each[2:].replace("-", "_") for each in (name, *ours)]
+            fixed = [axis for axis in axes if "--fix" in known and axis in options.AXES]
+            if fixed:
+                return f"; what a search varies is fixed by --fix {fixed[0]}=…"
             starts = [each for each in known if name.startswith("--") and each.startswith(name)]
             near = starts[:3] or get_close_matches(name, known, n=2, cutoff=0.7)
             if near:

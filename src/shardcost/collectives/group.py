@@ -70,11 +70,12 @@ class Group:
         if cluster.network is None and anywhere(domains > 1):
             what, value = ("gpus", ranks) if nodes is None else ("nodes", hosts)
             given, apart = (_first(each, domains > 1) for each in (value, stride))
+            usual = f", such as {cluster.usual_network}" if cluster.usual_network else ""
             raise BadValueError(
                 what,
                 given if apart == 1 else f"{given} that are {apart} apart",
                 f"within one domain of {cluster.name}, which has {tier.gpus} GPUs"
-                " (name a network for more: `shardcost clusters` lists them)",
+                f" (name a network for more{usual}: `shardcost clusters` lists them)",
             )
         port: Any = 0.0
         if cluster.network is not None:

@@ -13,13 +13,13 @@ from shardcost.records import dataclass
 from shardcost.units import format_bytes
 
 _SHRINK: Final = {
-    "weights": "more tp or pp, or zero 3",
-    "gradients": "more tp or pp, or zero 2",
-    "optimizer": "more tp or pp, or zero 1 over more dp",
-    "activations": "a smaller micro_batch, sequence_parallel, recompute, or more tp or cp",
-    "logits": "a smaller micro_batch, or more tp or cp",
+    "weights": "more tp or pp, or ZeRO 3",
+    "gradients": "more tp or pp, or ZeRO 2",
+    "optimizer": "more tp or pp, or ZeRO 1 over more dp",
+    "activations": "a smaller micro-batch, sequence parallelism, recompute, or more tp or cp",
+    "logits": "a smaller micro-batch, or more tp or cp",
     "kv_cache": "a smaller batch, fewer tokens, or more tp, pp or dp",
-    "buffers": "a smaller micro_batch, or more tp",
+    "buffers": "a smaller micro-batch, or more tp",
     "framework": "a device with more memory",
 }
 KINDS: Final = tuple(_SHRINK)
@@ -125,15 +125,13 @@ class Memory:
         if peak <= on.memory_bytes:
             return None
         kinds = sorted(self.by_kind().items(), key=lambda item: -item[1])[:_SHOWN]
-        sizes = ", ".join(
-            f"{'KV cache' if kind == 'kv_cache' else kind} {format_bytes(size)}"
-            for kind, size in kinds
-        )
+        named = [("KV cache" if kind == "kv_cache" else kind, size) for kind, size in kinds]
+        sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in named)
         place = f"{self.worst_stage} stage " if len(self.stages) > 1 else ""
         ways_out = _SHRINK if self.by_kind()["gradients"] else _SHRINK_SERVED
         return (
             f"{place}needs {format_bytes(peak)} of {format_bytes(on.memory_bytes)}:"
-            f" {sizes}; what shrinks {kinds[0][0]}: {ways_out[kinds[0][0]]}"
+            f" {sizes}; what shrinks {named[0][0]}: {ways_out[kinds[0][0]]}"
         )
 
     def _on(self, device: Device | None) -> Device:

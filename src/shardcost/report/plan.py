@@ -14,6 +14,7 @@ from shardcost.options import AXES, departures
 from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
+from shardcost.report.run import figure
 from shardcost.report.run import lines as lines_of_run
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.confidence import Held
@@ -236,7 +237,7 @@ def _of_the_run(plan: Plan) -> Iterator[_Column]:
 
     def shown(one: Candidate, name: str) -> str:
         value = getattr(plan.run_of(one), name)
-        return f"{value:.3g}" if name == "days" else format_count(value)
+        return figure(value) if name == "days" else format_count(value)
 
     yield _Column("days", lambda one: shown(one, "days"))
     if plan.price is not None:

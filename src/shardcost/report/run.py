@@ -32,6 +32,15 @@ _UNITS: Final = ((2 * DAY_S, DAY_S, "days"), (2 * HOUR_S, HOUR_S, "h"), (120.0, 
 """From how many seconds on a duration is told in a unit of so many."""
 
 
+def figure(value: float) -> str:
+    """Return a number of days or hours with the digits that count.
+
+    >>> figure(2184.3), figure(357.2), figure(4.123)
+    ('2,184', '357', '4.12')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def duration(seconds: float) -> str:
     """Return a time as long as those of runs in words.
 
@@ -40,15 +49,15 @@ def duration(seconds: float) -> str:
     """
     for least, unit_s, unit in _UNITS:
         if seconds >= least:
-            return f"{seconds / unit_s:.3g} {unit}"
+            return f"{figure(seconds / unit_s)} {unit}"
     return format_time(seconds)
 
 
 def days(run: TrainingRun) -> str:
     """Return the days with their interval."""
     low, high = run.days_interval
-    ends = f"{low:.3g} to {high:.3g}" if isfinite(high) else f"{low:.3g} or more"
-    return f"{run.days:.3g} days ({ends}, {CONFIDENCE_PCT} %)"
+    ends = f"{figure(low)} to {figure(high)}" if isfinite(high) else f"{figure(low)} or more"
+    return f"{figure(run.days)} days ({ends}, {CONFIDENCE_PCT} %)"
 
 
 def lines(run: TrainingRun) -> Iterator[tuple[str, str]]:

@@ -139,6 +139,7 @@ def sentences(scaling: Scaling) -> Iterator[str]:
     """Yield what the curve shows: where it is best, and where it crosses a threshold."""
     name, crossover = scaling.name, scaling.crossover()
     half, low = crossover["communication_above_half"], crossover["efficiency_below_80_pct"]
+    in_order = all(row.value[:1].isdigit() for row in scaling.rows)  # names have no "from … on"
     fit = 0 < len(scaling.feasible) < len(scaling.possible)
     among = " that fits" if fit else ""
     if name in _DIVIDES:
@@ -148,8 +149,11 @@ def sentences(scaling: Scaling) -> Iterator[str]:
     else:
         best = crossover["most_tokens_per_s_per_gpu"]
         yield f"most throughput per GPU{among}: {name} {best}"
-    yield f"communication above 50 % from {name} {half}" if half else "communication below 50 %"
-    if low:
+    if half is None:
+        yield "communication below 50 %"
+    elif in_order:
+        yield f"communication above 50 % from {name} {half}"
+    if low and in_order:
         yield f"throughput per GPU below 80 % of the first from {name} {low}"
 
 

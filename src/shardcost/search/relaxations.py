@@ -8,11 +8,11 @@ hold least, without any limit on time, and searched in full only where one of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.cluster import Network
-from shardcost.options import AXES
+from shardcost.options import AXES, LIMITS
 from shardcost.records import NamedTuple
 from shardcost.search.found import Candidate, Found
 from shardcost.search.objectives import Constraints
@@ -23,17 +23,18 @@ from shardcost.units import format_bytes, format_time
 
 _MORE_GPUS: Final = (2, 4, 8, 16, 32, 64)
 _NETWORK: Final = "ib_1x400g_per_gpu"
-"""Joins nodes where a cluster names no network: one that nodes of any size can have."""
+"""Joins nodes where a cluster has no usual network: one that nodes of any size can have."""
 _MOST_SEARCHES: Final = 3
 """In full, for one thing to let go of."""
 _MOST_FOUND: Final = 4
 _FREED_FIRST: Final = ("recompute", "zero", "micro_batch", "pp", "tp", "dp", "cp", "ep", "batch")
 """Axes in the order in which they are freed: what saves most memory comes first."""
-_LIMITS: Final = frozenset(field.name for field in fields(Constraints)) - {
-    "memory_headroom",
-    "confidence",
+_LIMITS: Final = {
+    option.limit: option.label
+    for option in LIMITS
+    if option.limit not in {"memory_headroom", "confidence"}
 }
-"""Codes of the reasons that limits on time and rate give."""
+"""Codes of the reasons that limits on time and rate give, with the words before the limit."""
 _TIMES: Final = frozenset(name for name in _LIMITS if name.startswith("max"))
 _DEGREES: Final = ("tp", "cp", "pp", "dp")
 _LEANEST: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -90,7 +91,7 @@ def relaxations(questions: Sequence[Question], found: Found) -> tuple[Relaxation
     question = _nearest(questions, found)
     start = _joined(question)
     if start is not question:
-        best = _answer(_Try(start, f"a network between the nodes ({_NETWORK})"))
+        best = _answer(_Try(start, f"a network between the nodes ({_network_of(question)})"))
         if best is not None:
             return (best,)
     results = list(_answers(_without_limits(start, found), _MOST_FOUND))
@@ -128,8 +129,13 @@ def _joined(question: Question) -> Question:
     most = max(question.space.gpus or (1,))
     if question.cluster.network is not None or most <= question.cluster.tiers[-1].gpus:
         return question
-    network = Network.named(_NETWORK)
+    network = Network.named(_network_of(question))
     return replace(question, cluster=replace(question.cluster, network=network))
+
+
+def _network_of(question: Question) -> str:
+    """Return the name of the network that would join the nodes."""
+    return question.cluster.usual_network or _NETWORK
 
 
 def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
@@ -146,7 +152,7 @@ def _without_limits(question: Question, found: Found) -> Iterator[_Try]:
         most = broken[0]
         value = getattr(limits, most)
         was = format_time(value) if most in _TIMES else f"{value:g}"
-        words = f"{most} dropped (was {was})"
+        words = f"limit dropped ({_LIMITS[most]} {was})"
         dropped: dict[str, Any] = {most: None}
         yield _Try(replace(question, constraints=replace(limits, **dropped)), words)
     if len(broken) > 1:
@@ -164,7 +170,7 @@ def _with_more_gpus(question: Question, times: float = 1.0) -> Iterator[_Try]:
         gpus = factor * max(asked)
         bigger = _completed(question, replace(question.asked, gpus=(gpus,)))
         joined = _joined(bigger)
-        network = "" if joined is bigger else f", joined by {_NETWORK}"
+        network = "" if joined is bigger else f", joined by {_network_of(question)}"
         yield _Try(joined, f"{gpus} GPUs instead of {at_most}{max(asked)}{network}")
 
 

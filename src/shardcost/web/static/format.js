@@ -161,11 +161,15 @@ const NAMES = {
 export const partName = (key) => NAMES[key]
   ?? words(key).replace(/^\w+(?= communication$)/, (group) => group.toUpperCase());
 
-const SYMBOLS = /^(tp|cp|pp|dp|ep)\b|^[a-z]+[_0-9]/;
+const SYMBOLS = /^(tp|cp|pp|dp|ep|nccl|rccl|oneccl|vllm|sglang|trtllm|xla)\b|^[a-z]+[_0-9]/;
+const SPACE_OF_UNIT = /(\d) (?=(?:%|[num]?s|[KMGT]?i?B)(?![\w/]))/g;
 
-/** Return a line as a sentence; symbols keep their small letters. @param {string} line */
-export const sentence = (line) =>
-  SYMBOLS.test(line) ? line : (line.charAt(0).toUpperCase() + line.slice(1)).replace(/^Gpus\b/, "GPUs");
+/** Return a line as a sentence; symbols keep their small letters, units their number. @param {string} line */
+export const sentence = (line) => {
+  const whole = line.replace(SPACE_OF_UNIT, "$1\u00a0");
+  if (SYMBOLS.test(whole)) return whole;
+  return (whole.charAt(0).toUpperCase() + whole.slice(1)).replace(/^Gpus\b/, "GPUs");
+};
 
 /** Return a line of the command line without the dashes of its options. @param {string} line */
 export const unflagged = (line) =>

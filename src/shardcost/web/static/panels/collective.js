@@ -1,6 +1,7 @@
 // Collective: how long a message takes by its size, on every path that could carry it.
 
 import { around, html, number, plot } from "../charts.js";
+import { sentence } from "../format.js";
 import { choice, empty, field, framed, machine, words } from "./parts.js";
 
 export const id = "collective";
@@ -458,8 +459,9 @@ function pathStyles(paths) {
   }));
 }
 
+/** Return a remark as a sentence with its end. */
 function asSentence(text) {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
+  return `${sentence(text)}${text.endsWith(".") ? "" : "."}`;
 }
 
 function pointsInWords(points) {

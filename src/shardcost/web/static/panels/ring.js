@@ -321,9 +321,9 @@ export function mount(root, page) {
     place.wires.hidden = !known;
     if (known) wires.show(known, new Map());
     wireWords.textContent = known
-      ? `${known.name}: the busiest link is ${data.totals.busiest}, in use ` +
-        `${format.percent(data.totals.utilisation)} of the time when all is done. Links are as wide as ` +
-        "what they have carried so far of that."
+      ? `${known.name}: over the whole operation the busiest link, ${data.totals.busiest}, is in use ` +
+        `${format.percent(data.totals.utilisation)} of the time. The width of a link shows how much it ` +
+        "has carried so far."
       : `Not drawn: ${refused || "no machine was named"}.`;
   }
 

@@ -21,15 +21,15 @@ export function startInWords(data, format) {
   const size = format.bytes(data.size_bytes);
   const cut = `${data.chunks} chunks`;
   const held = {
-    all_reduce: `every rank holds its own ${size}, cut into ${cut}; in the end all shall hold the sum`,
+    all_reduce: `every rank holds its own ${size}, cut into ${cut}; at the end every rank holds the sum`,
     reduce_scatter:
       `every rank holds its own ${size}, cut into ${cut}; ` +
-      "in the end each shall hold its block of the sum",
-    all_gather: `every rank holds its own block; in the end all shall hold all of the ${size}`,
-    all_to_all: "every rank holds one chunk for every other; in the end each shall hold those meant for it",
-    broadcast: `rank 0 holds ${size}; in the end all shall hold it`,
-    reduce: `every rank holds its own ${size}; in the end rank 0 shall hold the sum`,
-    send_recv: `every rank holds its own ${size}; in the end each shall hold its left neighbour's`,
+      "at the end each holds its block of the sum",
+    all_gather: `every rank holds its own block; at the end every rank holds all of the ${size}`,
+    all_to_all: "every rank holds one chunk for every other; at the end each holds those meant for it",
+    broadcast: `rank 0 holds ${size}; at the end every rank holds it`,
+    reduce: `every rank holds its own ${size}; at the end rank 0 holds the sum`,
+    send_recv: `every rank holds its own ${size}; at the end each holds its left neighbour's`,
   };
   return `Before the first step: ${held[data.collective] ?? "nothing is sent yet"}.`;
 }
