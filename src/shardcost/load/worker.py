@@ -491,6 +491,7 @@ class Worker:
             request.done = request.hit
             if request.prefilled and not request.made:
                 request.done = request.total
+                request.first_s = self.began_s
                 self._join(rank, request)
             else:
                 rank.prefilling.append(request)
