@@ -179,8 +179,11 @@ def _scheduled(engine: Software, row: Row) -> Software:
     names = ("max_num_batched_tokens", "max_num_seqs")
     stated: dict[str, Any] = dict(_BATCH) if row["dataset"].startswith(_RULED) else {}
     stated |= {name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)}
-    if row.get("chunked_prefill"):
-        stated["chunked_prefill"] = row["chunked_prefill"] == "1"
+    usual = engine.scheduler
+    chunked = row.get("chunked_prefill", "")
+    if chunked or not row["dataset"].startswith(_RULED):
+        on = chunked == "1" if chunked else usual.chunked_prefill
+        usual = usual.prefilling(chunked=on, context_tokens=model_of(row).context_tokens)
     if row.get("recv_interval"):
         stated["receive_interval"] = whole_cell(row, "recv_interval", most=_MOST)
     if row["dataset"] in GENERATED and engine.scheduler.policy == "mixed":
@@ -188,7 +191,7 @@ def _scheduled(engine: Software, row: Row) -> Software:
         prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
         tokens = prompt + whole_cell(row, "concurrency", most=_MOST)
         stated |= {"max_num_batched_tokens": tokens, "chunked_prefill": False}
-    return replace(engine, scheduler=replace(engine.scheduler, **stated))
+    return replace(engine, scheduler=replace(usual, **stated))
 
 
 def requests_of(row: Row) -> Requests:
