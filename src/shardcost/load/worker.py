@@ -217,9 +217,9 @@ class Worker:
             done = (sqrt((first - half) ** 2 + 4 * half * passed) - (first - half)) / (2 * half)
         else:
             done = passed / first
-        wanted = max(1, ceil(done - 1e-9))
-        every = self.scheduler.receive_interval
-        wanted += -(self.step + wanted) % every + self.scheduler.steps_ahead
+        # The look comes before a step is scheduled, which the host does so many steps ahead.
+        wanted = max(1, ceil(done - 1e-9)) + self.scheduler.steps_ahead
+        wanted += -(self.step + wanted) % self.scheduler.receive_interval
         if wanted >= steps:
             return False
         self.steps = wanted
