@@ -84,11 +84,11 @@ class Scheduler(Noun):
     """The KV cache of a layer is sent while the next one is computed; otherwise all at the end."""
 
     def prefilling(self, *, chunked: bool, context_tokens: int | None) -> Scheduler:
-        """Return the settings with chunked prefill on or off, where it is off unless told otherwise.
+        """Return the settings with chunked prefill on or off.
 
-        vLLM before its second engine: with it, chunks join the sequences that decode; without, a
-        step may have as many tokens as the longest prompt, for which it keeps memory free (engine
-        arguments of v0.6: max_num_batched_tokens).
+        Where it is off unless told otherwise (vLLM before its second engine): with it, chunks join
+        the sequences that decode; without, a step may have as many tokens as the longest prompt,
+        for which memory is kept free (engine arguments of v0.6: max_num_batched_tokens).
 
         Args:
             chunked: Whether prompts are cut.

@@ -135,6 +135,14 @@ class Rank:
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
 
+    def found(self, request: Request) -> int:
+        """Return the tokens in the cache of a request that is admitted."""
+        found = max(request.hit, request.left)
+        if request.left:
+            self.preempted.remove(request)
+            request.left = 0
+        return found
+
     @property
     def load(self) -> int:
         """Requests that wait or run."""
@@ -505,10 +513,7 @@ class Worker:
             if request.scheduled_s is None:
                 request.scheduled_s = self.began_s
             rank.committed += self._commitment(request)
-            request.done = max(request.hit, request.left)
-            if request.left:
-                rank.preempted.remove(request)
-                request.left = 0
+            request.done = rank.found(request)
             if request.prefilled and not request.made:
                 request.done = request.total
                 request.first_s = self.began_s

@@ -85,7 +85,13 @@ _RUN_S: Final = 600.0
 _LEAST_REQUESTS: Final = 24_576
 """… which ask for at least so many seconds and requests (v4.1, Llama-2-70B) …"""
 _LIMITS: Final = Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)
-"""… and for these latencies in the Server scenario (v4.1, Llama-2-70B and Mixtral)."""
+"""… and for these latencies in the Server scenario (v4.1, Llama-2-70B and Mixtral) …"""
+_OTHER_LIMITS: Final = {
+    "Llama-3.1-405B": Limits(ttft_s=6.0, tpot_s=0.175, percentile=99),
+    "Llama-3.1-8B": Limits(ttft_s=2.0, tpot_s=0.1, percentile=99),
+    "DeepSeek-R1": Limits(ttft_s=2.0, tpot_s=0.08, percentile=99),
+}
+"""… or for these of other models (v5.0 and v5.1)."""
 _BATCH: Final[Mapping[str, Any]] = {"max_num_seqs": 2**14, "reserved_output": 0.0}
 """What such runs' schedulers were set to where a row does not say: the batch is what the KV cache
 holds (TensorRT-LLM's MAX_UTILIZATION), as more sequences run than engines' usual settings admit."""
@@ -169,7 +175,7 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         requests_of(row),
         whole_cell(row, "replicas", most=_MOST),
         row["dataset"] in _STATIC,
-        _LIMITS if ruled and row["arrival"] == "poisson" else None,
+        _OTHER_LIMITS.get(row["model"], _LIMITS) if ruled and row["arrival"] == "poisson" else None,
         ruled,
     )
 
@@ -267,8 +273,8 @@ def _ruled(point: Point) -> Load:
 
     def run(rate: float) -> Load:
         count = ceil(max(_RUN_S * rate, _LEAST_REQUESTS / point.replicas))
-        named = {} if point.limits is None else {"rate_per_s": rate}
-        return simulate(deployment, replace(asked, count=count, **named))
+        own = None if point.limits is None else rate
+        return simulate(deployment, replace(asked, count=count, rate_per_s=own))
 
     if point.limits is None:
         return run(held)
