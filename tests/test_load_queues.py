@@ -23,7 +23,7 @@ from shardcost.layout import Layout
 from shardcost.load import simulate as simulation
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine
-from shardcost.load.requests import Lengths, Requests
+from shardcost.load.requests import Lengths, Requests, Stream
 from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
 from shardcost.load.worker import KVRoom, Worker
@@ -225,6 +225,8 @@ def test_no_request_is_lost_and_no_block_kept(
     assert len(load.served) + load.rejected == len(requests.stream())
     assert (load.arrival_s <= load.first_token_s).all()
     assert (load.first_token_s <= load.finished_s).all()
+    if len(load.served):
+        assert sum(load.ttft_parts_s.values()) == pytest.approx(waits(load).mean())
     assert (load.gaps_s >= 0).all()
     assert (load.gap_counts >= 0).all()
     assert 0 <= load.kv_peak_share <= 1
@@ -236,6 +238,64 @@ def test_no_request_is_lost_and_no_block_kept(
             assert rank.context == 0
             assert rank.committed == pytest.approx(0, abs=1e-6)
             assert worker.running_time >= 0
+
+
+# --- what a scheduler does -----------------------------------------------------------------------
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_request_waits_for_half_the_steps_between_two_looks(steps_ahead: int) -> None:
+    scheduler = Scheduler(
+        receive_interval=30, steps_ahead=steps_ahead, frontend_s=1e-12, frontend_per_request_s=1e-12
+    )
+    arrival_s = np.append(0.0, 1.0 + 0.0377 * np.arange(200))
+    ones = np.ones(len(arrival_s), dtype=np.int64)
+    outputs = ones.copy()
+    outputs[0] = 12_000
+    asked = Requests(arrival="trace", count=len(ones), trace=Stream(arrival_s, ones, outputs))
+    with patch.object(simulation, "StepTimes", OnePlace):
+        load = simulate(Deployment(Pool(engine(scheduler))), asked)
+    mean_s = waits(load)[1:].mean()
+    assert mean_s == pytest.approx((15 + steps_ahead) * STEP_S, rel=0.05)
+
+
+def test_what_a_preempted_sequence_left_is_not_computed_again() -> None:
+    asked = Requests(
+        arrival="all-at-once", count=40, prompt=Lengths(mean=200), output=Lengths(mean=200)
+    )
+
+    def load(*, kept: bool) -> Load:
+        scheduler = Scheduler(prefix_caching=kept, max_num_seqs=40)
+        with recorded(300):
+            return simulate(Deployment(Pool(engine(scheduler))), asked)
+
+    kept, dropped = load(kept=True), load(kept=False)
+    assert kept.preemptions
+    assert kept.span_s < dropped.span_s
+
+
+def test_a_first_token_waits_for_a_place_at_the_worker_that_decodes() -> None:
+    asked = Requests(
+        arrival="all-at-once", count=20, prompt=Lengths(mean=16), output=Lengths(mean=100)
+    )
+    prefill = Pool(engine(Scheduler()))
+
+    def load(places: int) -> Load:
+        decode = Pool(engine(Scheduler(max_num_seqs=places)))
+        with patch.object(simulation, "StepTimes", Linear):
+            return simulate(Deployment(decode, prefill), asked)
+
+    few, enough = load(5), load(20)
+    assert few.ttft_s.mean > 10 * enough.ttft_s.mean
+    assert few.tpot_s.mean < enough.tpot_s.mean
+
+
+def test_chunked_prefill_that_is_off_unless_told_otherwise() -> None:
+    usual = Scheduler(policy="prefill-first", chunked_prefill=False, chunk_tokens=512)
+    chunked = usual.prefilling(chunked=True, context_tokens=131_072)
+    assert (chunked.policy, chunked.max_num_batched_tokens) == ("mixed", 512)
+    whole = usual.prefilling(chunked=False, context_tokens=131_072)
+    assert (whole.policy, whole.max_num_batched_tokens) == ("prefill-first", 131_072)
+    other = Scheduler().prefilling(chunked=False, context_tokens=131_072)
+    assert other == replace(Scheduler(), chunked_prefill=False)
 
 
 @pytest.mark.parametrize(("workers", "dp"), [(10**9, 1), (1, 10**9)])

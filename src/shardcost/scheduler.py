@@ -8,6 +8,7 @@ started with.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.checks import Noun, flag, noun, one_of, positive, share, text, whole
@@ -32,6 +33,9 @@ class Scheduler(Noun):
     """Sequences that decode together."""
     max_num_batched_tokens: int = whole(default=8192)
     """Tokens of one step, those of prompts and one for each sequence that decodes."""
+    chunk_tokens: int | None = whole(default=None)
+    """The same with chunked prefill, of an engine that takes whole prompts unless told otherwise:
+    see `prefilling`."""
     memory_share: float = share(default=0.9)
     """Of the device's memory, or of what weights and workspace leave of it: what is used …"""
     memory_share_of: str = one_of(*SHARE_OF, default="device")
@@ -78,6 +82,25 @@ class Scheduler(Noun):
     found and its first token is on its way, beside the transfer of the KV cache."""
     layerwise_transfer: bool = flag(default=False)
     """The KV cache of a layer is sent while the next one is computed; otherwise all at the end."""
+
+    def prefilling(self, *, chunked: bool, context_tokens: int | None) -> Scheduler:
+        """Return the settings with chunked prefill on or off.
+
+        Where it is off unless told otherwise (vLLM before its second engine): with it, chunks join
+        the sequences that decode; without, a step may have as many tokens as the longest prompt,
+        for which memory is kept free (engine arguments of v0.6: max_num_batched_tokens).
+
+        Args:
+            chunked: Whether prompts are cut.
+            context_tokens: That the model was made for, if known.
+        """
+        if self.chunk_tokens is None:
+            return replace(self, chunked_prefill=chunked)
+        if chunked:
+            own = self.chunk_tokens
+            return replace(self, policy="mixed", chunked_prefill=True, max_num_batched_tokens=own)
+        most = max(self.max_num_batched_tokens, context_tokens or 0)
+        return replace(self, chunked_prefill=False, max_num_batched_tokens=most)
 
     def cache_bytes(self, memory_bytes: Any, fixed_bytes: Any) -> Any:
         """Return what an engine sets aside for the KV cache on a device.

@@ -294,9 +294,8 @@ class Gate:
         """Return latencies of requests prefilled elsewhere: they join at a step's end."""
         none = 0.0 * plain_s
         return Served(
-            wait_s=none, own_s=none, between_s=plain_s,
-            after_s=(0.5 + self.steps_ahead) * plain_s,
-            wait_var=none, prompt_s=none, used=none,
+            wait_s=(0.5 + self.steps_ahead) * plain_s, own_s=none, between_s=plain_s,
+            after_s=none, wait_var=none, prompt_s=none, used=none,
         )  # fmt: skip
 
     def _followers(self, rate: Any, count: Any) -> Any:

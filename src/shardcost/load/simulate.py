@@ -176,6 +176,10 @@ class _Simulation:
                 else:
                     ended.append(request)
         for request in ended:
+            if worker.decodes and request.prefilled and request.first_s is not None:
+                # Its client hears through the worker that decodes, once that has room for it.
+                self.parts_s[request.index, 1] += request.first_s - self.first_s[request.index]
+                self.first_s[request.index] = request.first_s
             self.finished_s[request.index] = max(now, self.first_s[request.index])
             if self.stream.users is not None:
                 self._send_next(now)

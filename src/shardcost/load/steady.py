@@ -516,7 +516,7 @@ class _ClosedForm:
         waiting_s = at_arrival(served.wait_s)
         if self.prefill is not None:
             first, _ = self.prefill.serve(rate)
-            ahead_s = (first.wait_s + first.own_s)[:, 0] + self.transfer_s
+            ahead_s = ahead_s + (first.wait_s + first.own_s)[:, 0] + self.transfer_s
             ahead_var, waiting_s = first.wait_var[:, 0], first.wait_s[:, 0]
         place_s, place_var = 0.0 * rate, 0.0 * rate
         if not closed:  # in a closed loop no more come than there are users
@@ -531,8 +531,6 @@ class _ClosedForm:
         slow = while_decoding(served.between_s**2) - between**2
         steps = max(station.steps, 1e-12)
         after_var = after**2 * station.more**2
-        if self.prefill is not None:  # the place is waited for between first and second token
-            after, ahead_s, place_s = after + place_s, ahead_s - 0.0, 0.0 * place_s
         tpot = station.a_token * between + station.more * after
         running = rate * span_s
         return _Figures(

@@ -33,8 +33,8 @@ class Request:
 
     __slots__ = (
         "arrival_s", "came_s", "done", "finish_step", "first_s", "hit", "index", "join_step",
-        "joined", "made", "output", "prefilled", "prefixes", "prompt", "rank", "scheduled_s",
-        "total",
+        "joined", "left", "made", "output", "prefilled", "prefixes", "prompt", "rank",
+        "scheduled_s", "total",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Request:
         self.total = prompt  # tokens to prefill: the prompt, and after a preemption what was made
         self.done = 0  # of them, those in the cache
         self.hit = 0  # of them, those that were found in the prefix cache
+        self.left = 0  # of them, those that a preemption left in the cache
         self.made = 0
         self.first_s: float | None = None
         self.prefilled = False  # by another worker
@@ -116,12 +117,13 @@ class Rank:
     """The sequences of one rank of attention's data parallelism."""
 
     __slots__ = (
-        "blocks", "cache", "chunks", "committed", "context", "prefilling", "residues", "running",
-        "waiting",
+        "blocks", "cache", "chunks", "committed", "context", "preempted", "prefilling", "residues",
+        "running", "waiting",
     )  # fmt: skip
 
     def __init__(self, cache: PrefixCache, block_tokens: int) -> None:
         self.waiting: deque[Request] = deque()
+        self.preempted: list[Request] = []  # whose blocks are not all taken by others yet
         self.prefilling: list[Request] = []
         self.running: dict[int, Request] = {}
         self.context = 0.0  # tokens of all that run
@@ -132,6 +134,14 @@ class Rank:
         self.committed = 0.0  # blocks of all admitted with what is reserved for their outputs
         self.cache = cache
         self.chunks: list[tuple[Request, int]] = []
+
+    def found(self, request: Request) -> int:
+        """Return the tokens in the cache of a request that is admitted."""
+        found = max(request.hit, request.left)
+        if request.left:
+            self.preempted.remove(request)
+            request.left = 0
+        return found
 
     @property
     def load(self) -> int:
@@ -215,9 +225,9 @@ class Worker:
             done = (sqrt((first - half) ** 2 + 4 * half * passed) - (first - half)) / (2 * half)
         else:
             done = passed / first
-        wanted = max(1, ceil(done - 1e-9))
-        every = self.scheduler.receive_interval
-        wanted += -(self.step + wanted) % every + self.scheduler.steps_ahead
+        # The look comes before a step is scheduled, which the host does so many steps ahead.
+        wanted = max(1, ceil(done - 1e-9)) + self.scheduler.steps_ahead
+        wanted += -(self.step + wanted) % self.scheduler.receive_interval
         if wanted >= steps:
             return False
         self.steps = wanted
@@ -235,6 +245,8 @@ class Worker:
             for rank in self.ranks:
                 rank.context += len(rank.running) * self.kept * ran
             self._count_gaps(ran, now)
+        for rank in self.ranks:
+            self._take(rank)
         ended = self._ended()
         firsts = [first for rank in self.ranks for first in self._end_chunks(rank, now)]
         return firsts, ended + self._ended()  # those whose only token was their first one, too
@@ -363,8 +375,21 @@ class Worker:
             victim.made += made
             victim.total = victim.prompt + victim.made - 1
             victim.done = victim.hit = 0
+            if self.scheduler.prefix_caching:
+                victim.left = victim.total - 1
+                rank.preempted.append(victim)
             rank.waiting.appendleft(victim)
             self.preemptions += 1
+
+    def _take(self, rank: Rank) -> None:
+        """Let sequences take the blocks that preempted ones left, those left longest ago first."""
+        if not rank.preempted:
+            return
+        free = max(floor(self.room.blocks - self._used(rank)), 0) * self.room.block
+        for victim in reversed(rank.preempted):
+            victim.left = min(victim.left, free)
+            free -= victim.left
+        rank.preempted = [each for each in rank.preempted if each.left > 0]
 
     # --- the next step -------------------------------------------------------------------------
     def begin(self, now: float) -> None:
@@ -488,9 +513,10 @@ class Worker:
             if request.scheduled_s is None:
                 request.scheduled_s = self.began_s
             rank.committed += self._commitment(request)
-            request.done = request.hit
+            request.done = rank.found(request)
             if request.prefilled and not request.made:
                 request.done = request.total
+                request.first_s = self.began_s
                 self._join(rank, request)
             else:
                 rank.prefilling.append(request)

@@ -130,7 +130,10 @@ def _engine_software(given: Given, finder: Finder, clusters: Sequence[Cluster]) 
         for option in options.SCHEDULER
         if given.get(option.name) is not None
     }
-    return replace(software, scheduler=replace(software.scheduler, **settings))
+    scheduler = software.scheduler
+    if (chunked := settings.pop("chunked_prefill", None)) is not None:
+        scheduler = scheduler.prefilling(chunked=chunked, context_tokens=None)
+    return replace(software, scheduler=replace(scheduler, **settings))
 
 
 def _drafts(given: Given) -> dict[str, Any]:

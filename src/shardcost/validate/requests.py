@@ -124,7 +124,11 @@ def _started(usual: Software, row: Row) -> Software:
         settings["memory_share"] = share
     if row.get("eager") and meaning_of(row, "eager", _SWITCH):
         usual = usual.without_graphs()
-    return replace(usual, scheduler=replace(usual.scheduler, **settings))
+    scheduler = usual.scheduler
+    if (chunked := settings.pop("chunked_prefill", None)) is not None:
+        context = model_of(row).context_tokens
+        scheduler = scheduler.prefilling(chunked=chunked, context_tokens=context)
+    return replace(usual, scheduler=replace(scheduler, **settings))
 
 
 DERIVED: Final[Derived] = {"software": software}

@@ -5,8 +5,8 @@ simulated once (`shardcost.load.simulate`) with the arrivals, lengths and settin
 from its first request to its last: most of a short benchmark's mean TTFT is the burst of all users
 at the start. Static batches go from prompt to last token without a queue
 (`shardcost.load.engine.generation`). Where requests came at the highest rate that kept limits, as
-in MLPerf's Server scenario, the figures are those at the highest rate that the closed form holds
-(`shardcost.load.steady.capacity`).
+in MLPerf's Server scenario, that rate is searched for by simulations as long as its rules ask,
+about the rate that the closed form holds (`shardcost.load.steady.capacity`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from shardcost.layout import Layout
 from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.engine import Engine, generation
 from shardcost.load.requests import Lengths, Requests
-from shardcost.load.result import Limits
+from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import capacity
 from shardcost.machine import CATALOG, Fitted, machine_of
@@ -65,7 +66,7 @@ _REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
 mean TTFT is the burst at the start …"""
 _MANY: Final = 5000
 """… and of one replica under other arrivals."""
-_PROMPT_TOKENS: Final = {"OpenOrca, at most": 220.0, "OpenOrca, GSM8K": 400.0}
+_PROMPT_TOKENS: Final = {"OpenOrca, at most": 220.0, "OpenOrca, GSM8K": 490.0}
 """Mean prompt of the data sets of MLPerf Inference, which it does not state: chosen by what its
 Offline scenario reached."""
 _LONGEST: Final = 1024
@@ -78,9 +79,25 @@ _ACCEPTANCE: Final = {"sglang": 0.62, "trtllm": 0.78}
 chosen by each engine's runs with drafts, what drafting costs its host included."""
 _DRAFTS: Final = 3
 """Tokens drafted per step where a row says that some were, not how many."""
-_LIMITS: Final = {"mlperf_inference": Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)}
-"""What requests had to keep in the Server scenario (Llama-2-70B and Mixtral: rules of MLPerf
-Inference v4.1)."""
+_RULED: Final = "mlperf_inference"
+"""How data sets begin whose runs kept the rules of MLPerf Inference …"""
+_RUN_S: Final = 600.0
+_LEAST_REQUESTS: Final = 24_576
+"""… which ask for at least so many seconds and requests (v4.1, Llama-2-70B) …"""
+_LIMITS: Final = Limits(ttft_s=2.0, tpot_s=0.2, percentile=99)
+"""… and for these latencies in the Server scenario (v4.1, Llama-2-70B and Mixtral) …"""
+_OTHER_LIMITS: Final = {
+    "Llama-3.1-405B": Limits(ttft_s=6.0, tpot_s=0.175, percentile=99),
+    "Llama-3.1-8B": Limits(ttft_s=2.0, tpot_s=0.1, percentile=99),
+    "DeepSeek-R1": Limits(ttft_s=2.0, tpot_s=0.08, percentile=99),
+}
+"""… or for these of other models (v5.0 and v5.1)."""
+_BATCH: Final[Mapping[str, Any]] = {"max_num_seqs": 2**14, "reserved_output": 0.0}
+"""What such runs' schedulers were set to where a row does not say: the batch is what the KV cache
+holds (TensorRT-LLM's MAX_UTILIZATION), as more sequences run than engines' usual settings admit."""
+_NEAR: Final = (0.85, 1.15)
+_HALVINGS: Final = 5
+"""Of the search for the highest rate: where it lies, over that of the closed form."""
 _STATIC: Final = ("splitwise",)
 """Data sets of static batches."""
 _BY_VERSION: Final = {"dynamo": "", "TensorRT": "trtllm_2024", "2023": "vllm_2023"}
@@ -101,7 +118,9 @@ class Point(NamedTuple):
     static: bool
     """One batch from prompt to last token, without a queue."""
     limits: Limits | None
-    """Where requests came at the highest rate that keeps these."""
+    """Where requests came at the highest rate that keeps these …"""
+    ruled: bool = False
+    """… and where the run is as long as the rules of MLPerf Inference ask."""
 
 
 Change = Callable[[Software], Software]
@@ -148,6 +167,7 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
         return Pool(worker, count)
 
+    ruled = row["dataset"].startswith(_RULED)
     apart = row["deployment"] == "disaggregated"
     prefixes = ("decode_", "prefill_") if apart else ("",)
     return Point(
@@ -155,20 +175,21 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
         requests_of(row),
         whole_cell(row, "replicas", most=_MOST),
         row["dataset"] in _STATIC,
-        next((own for name, own in _LIMITS.items() if row["dataset"].startswith(name)), None)
-        if row["arrival"] == "poisson"
-        else None,
+        _OTHER_LIMITS.get(row["model"], _LIMITS) if ruled and row["arrival"] == "poisson" else None,
+        ruled,
     )
 
 
 def _scheduled(engine: Software, row: Row) -> Software:
     """Return an engine with the settings that a row states."""
     names = ("max_num_batched_tokens", "max_num_seqs")
-    stated: dict[str, Any] = {
-        name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)
-    }
-    if row.get("chunked_prefill"):
-        stated["chunked_prefill"] = row["chunked_prefill"] == "1"
+    stated: dict[str, Any] = dict(_BATCH) if row["dataset"].startswith(_RULED) else {}
+    stated |= {name: whole_cell(row, name, most=_MOST) for name in names if row.get(name)}
+    usual = engine.scheduler
+    chunked = row.get("chunked_prefill", "")
+    if chunked or not row["dataset"].startswith(_RULED):
+        on = chunked == "1" if chunked else usual.chunked_prefill
+        usual = usual.prefilling(chunked=on, context_tokens=model_of(row).context_tokens)
     if row.get("recv_interval"):
         stated["receive_interval"] = whole_cell(row, "recv_interval", most=_MOST)
     if row["dataset"] in GENERATED and engine.scheduler.policy == "mixed":
@@ -176,7 +197,7 @@ def _scheduled(engine: Software, row: Row) -> Software:
         prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
         tokens = prompt + whole_cell(row, "concurrency", most=_MOST)
         stated |= {"max_num_batched_tokens": tokens, "chunked_prefill": False}
-    return replace(engine, scheduler=replace(engine.scheduler, **stated))
+    return replace(engine, scheduler=replace(usual, **stated))
 
 
 def requests_of(row: Row) -> Requests:
@@ -231,25 +252,42 @@ def answer(point: Point) -> dict[str, float]:
     """Return the figures of an operating point by the names of the table's columns."""
     if point.static:
         return _static(point)
-    requests = point.requests
-    if point.limits is not None and requests.prompt is not None and requests.output is not None:
-        held = capacity(
-            point.deployment,
-            prompt=requests.prompt,
-            output=requests.output,
-            limits=point.limits,
-        )
-        requests = replace(requests, rate_per_s=float(held.requests_per_s))
-    load = simulate(point.deployment, requests)
+    load = _ruled(point) if point.ruled else simulate(point.deployment, point.requests)
+    rate = load.requests.rate_per_s if point.limits else load.requests_per_s
     figures: dict[str, float] = {}
     for name in ("ttft", "tpot", "itl", "e2e"):
         spread = getattr(load, f"{name}_s")
         for statistic, seconds in zip(("mean", "median", "p90", "p99"), spread, strict=True):
             figures[f"{name}_{statistic}_ms"] = _MS * seconds
-    rate = requests.rate_per_s if point.limits else load.requests_per_s
     figures["requests_per_s"] = point.replicas * (rate or 0.0)
     figures["output_tokens_per_s"] = figures["requests_per_s"] * point.requests.mean_output_tokens
     return figures
+
+
+def _ruled(point: Point) -> Load:
+    """Return a run of MLPerf Inference: at the highest rate within limits, or all at once."""
+    deployment, asked = point.deployment, point.requests
+    if asked.prompt is None or asked.output is None:
+        raise BadValueError("requests", asked.arrival, "requests with lengths")
+    held = capacity(deployment, prompt=asked.prompt, output=asked.output).requests_per_s
+
+    def run(rate: float) -> Load:
+        count = ceil(max(_RUN_S * rate, _LEAST_REQUESTS / point.replicas))
+        own = None if point.limits is None else rate
+        return simulate(deployment, replace(asked, count=count, rate_per_s=own))
+
+    if point.limits is None:
+        return run(held)
+    low, high = (share * held for share in _NEAR)
+    best = run(low)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        tried = run(middle)
+        if 100 * tried.good(point.limits) < point.limits.percentile:
+            high = middle
+        else:
+            low, best = middle, tried
+    return best
 
 
 def _static(point: Point) -> dict[str, float]:
