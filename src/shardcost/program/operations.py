@@ -216,6 +216,8 @@ class ExpertKernels(NamedTuple):
     """Whose kernels run."""
     spread: Any = False
     """Whether the experts of the layer are spread over several ranks."""
+    beside_latent: bool = False
+    """Whether the layer's attention is latent."""
     count: Any = 1
     id: OpId | None = None
 
