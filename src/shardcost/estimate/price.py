@@ -608,6 +608,7 @@ class Prices:
                 op.context_tokens,
                 *heads,
                 new_tokens=op.query_tokens,
+                by_query_head=op.by_query_head,
                 **shared,
             )
         return prefill_time_s(

@@ -156,6 +156,7 @@ def decode_time_s(
     new_tokens: Count = 1,
     window_tokens: Count | None = None,
     value_dim: Count | None = None,
+    by_query_head: Any = False,
     cache_is_warm: bool = False,
     alone: bool = False,
     section: str = "decode",
@@ -178,6 +179,8 @@ def decode_time_s(
         window_tokens: How many of the latest tokens a token sees, if not all.
         value_dim: Size of a value that is part of its key; without it, values are as large as keys
             and stored beside them.
+        by_query_head: Whether each query head is a block of its own in any case: blocks that share
+            a KV head find what the first of them read in the L2 cache.
         cache_is_warm: Whether the kernel ran on the very same cache just before, as in a
             benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
             model it is not.
@@ -239,6 +242,7 @@ def decode_time_s(
     # The grouped kernel runs where tiles pay and blocks fill. Several new tokens have no vector
     # kernel: their rows take as many tiles as they need.
     unfit = (rows < table["least_rows"]) | ((rows > table["most_rows"]) & (new_tokens <= 1))
+    unfit = unfit | by_query_head
     filling = table["least_fill"] * device.sms
     few = blocks * largest(1, floor(seen / table["fill_tokens"])) < filling
     if not anywhere(unfit | few):

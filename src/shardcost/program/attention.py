@@ -412,9 +412,7 @@ def attention_core(
         causal = s.decode
         context = context / cp if s.decode else context - (queries - 1) / 2
         queries = queries if s.decode else queries / cp
-    groups = s.software.grouped_decode
-    if s.decode and groups is not None:
-        kv_heads = choose(heads == groups * kv_heads, kv_heads, heads)
+    groups = s.software.grouped_decode if s.decode else None
     packed = s.document_tokens is not None and anywhere(s.document_tokens < s.sequence_tokens)
     core = AttentionCore(
         ATTENTION.name,
@@ -431,6 +429,7 @@ def attention_core(
         backward=False,
         dtype=s.cache_dtype if s.decode else s.wide_dtype,
         document_tokens=smallest(s.document_tokens, s.sequence_tokens) if packed else None,
+        by_query_head=groups is not None and heads != groups * kv_heads,
         id=ATTENTION,
     )
     if not s.training:
