@@ -54,8 +54,7 @@ Constants: TypeAlias = Mapping[str, Any]
 _FITTED_DIMS: Final = 2 * 128
 """Dimensions of a key and a value together at which shares of the peak are stated."""
 _QUERY_BYTES: Final = 2
-"""Queries and outputs have 16 bits; the vector kernel widens narrower entries of a cache to that
-one by one, and gains nothing by their being narrow."""
+"""Of an element of queries and outputs, and of the caches that constants were fitted to."""
 _TILES: Final = "tiles of queries of one head"
 _PAIRS: Final = "queries and keys of one head in all tiles visited"
 _LONGEST: Final = "keys of the longest tile"
@@ -247,7 +246,9 @@ def decode_time_s(
     few = blocks * largest(1, floor(seen / table["fill_tokens"])) < filling
     if not anywhere(unfit | few):
         return _plain(grouped_s(grouped))
-    vector = grouped._replace(blocks=blocks * rows, rows=0)
+    # A block of the vector kernel is paced by its loads of the cache, in whatever format.
+    size = grouped.size * width / _QUERY_BYTES
+    vector = grouped._replace(blocks=blocks * rows, rows=0, size=size)
     vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm, alone=alone)
     if not alone and anywhere(few):
         filling = filling / largest(1, seen / table["fill_tokens"])
