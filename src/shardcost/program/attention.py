@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from shardcost.arrays import choose, smallest
+from shardcost.arrays import smallest
 from shardcost.checks import anywhere
 from shardcost.errors import BadValueError
 from shardcost.memory.parameters import heads_per_rank
