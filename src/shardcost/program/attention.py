@@ -205,7 +205,7 @@ def _indexer(s: Setting, part: LatentAttention) -> Passes:
         linear(s, "index k", s.hidden, dim),
         linear(s, "index weights", s.hidden, heads),
     )
-    if s.training and s.software.attention == "unfused":
+    if not s.decode and s.software.attention == "unfused":
         return together(*projections, _unfused(s, heads, dim))
     both = attention_core(s, heads, 1, dim, 0, None)
     one = both.forward[0]
@@ -397,7 +397,7 @@ def attention_core(
     s: Setting, heads: Any, kv_heads: Any, head_dim: Any, value_dim: Any, window: int | None
 ) -> Passes:
     """Return attention itself, by one fused kernel or by products with the scores in memory."""
-    if s.software.attention == "unfused" and s.training:
+    if s.software.attention == "unfused" and not s.decode:
         return _unfused(s, heads, head_dim)
     cp, ulysses = s.layout.cp, s.layout.context_scheme == "ulysses"
     alone = isinstance(cp, int) and cp == 1
