@@ -350,6 +350,8 @@ def _walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
     most = largest(1, work.tokens / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
+    if "split_blocks" in table:  # vLLM's paged attention: all parts of a context, or none
+        splits = choose(work.blocks <= table["split_blocks"], most, 1.0)
     share: Any = table["memory_share"]
     if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split
         unsplit = work.blocks >= table["unsplit_fill"] * units
