@@ -372,6 +372,6 @@ def test_routers_are_as_skewed_as_serving_runs_show(evidence: Path) -> None:
     (default,) = (own.default for own in fields(Experts) if own.name == "skew")
     means = np.mean([own.mean(axis=1) for own in errors.values()], axis=0)
     chosen = refit_routing.SKEWS.index(default)
-    assert means[chosen] < means.min() + 0.1  # neighbouring values are as good
+    assert means[chosen] < means.min() + 0.15  # neighbouring values are as good
     for own in errors.values():  # for each model, little worse than random routing at the most
         assert own[chosen].mean() < own[0].mean() + 0.5
