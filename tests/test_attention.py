@@ -20,7 +20,9 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
+from shardcost.machine import machine_of
 from shardcost.machine.kernels import Fit, KernelConstants, Section, kernels_of
+from shardcost.software import Software
 from shardcost.validate.validation import stats, validate
 
 SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
@@ -126,6 +128,27 @@ def test_a_narrow_cache_is_read_faster_by_the_grouped_kernel() -> None:
     wide = decode_time_s(kernels, "bf16", 64, 32768, 32, 8, 128)
     narrow = decode_time_s(kernels, "fp8", 64, 32768, 32, 8, 128)
     assert 0.45 < narrow / wide < 0.6
+
+
+def test_query_heads_with_blocks_of_their_own_share_a_cache_in_l2() -> None:
+    """Memory is read once for a KV head, and a cache of half the bytes takes half the time."""
+    kernels, sizes = kernels_on("l40s"), (64, 2048, 32)
+    grouped = decode_time_s(kernels, "bf16", *sizes, 8, 128)
+    alone = decode_time_s(kernels, "bf16", *sizes, 8, 128, by_query_head=True)
+    unshared = decode_time_s(kernels, "bf16", *sizes, 32, 128)
+    assert alone < 0.6 * unshared
+    narrow = decode_time_s(kernels, "fp8", *sizes, 8, 128, by_query_head=True)
+    assert 0.45 < narrow / alone < 0.6
+    both = np.array([False, True])
+    found = decode_time_s(kernels, "bf16", *sizes, 8, 128, by_query_head=both)
+    assert found == pytest.approx([grouped, alone])
+
+
+def test_paged_attention_splits_up_to_512_blocks() -> None:
+    """On MI300X vLLM splits contexts of 16 sequences of 32 heads, and none of one more."""
+    kernels = machine_of("mi300x", Software.named("vllm_2024")).kernels
+    split, whole = (decode_time_s(kernels, "bf16", batch, 8192, 32, 8, 128) for batch in (16, 17))
+    assert whole > 1.3 * split
 
 
 def test_a_warm_cache_is_faster_where_it_fits() -> None:

@@ -228,6 +228,18 @@ def test_engines_have_a_kernel_for_every_device_and_format(software: str) -> Non
     assert default_kernel("abacus", Cluster.named("h100_sxm").device, "bf16") == "triton"
 
 
+def test_sglang_on_blackwell_runs_the_kernels_of_deepseek_for_its_architecture_alone() -> None:
+    b200 = Cluster.named("b200_sxm").device
+    for dtype, latent, others in (
+        ("fp8_block", "trtllm_gen", "triton"),
+        ("bf16", "triton", "triton"),
+        ("nvfp4", "trtllm_gen", "trtllm_gen"),
+    ):
+        for beside_latent, family in ((True, latent), (False, others)):
+            kernel = default_kernel("sglang", b200, dtype, beside_latent=beside_latent)
+            assert family_of(kernel, dtype, "sglang") == family
+
+
 def test_bad_loads_are_refused() -> None:
     with pytest.raises(BadValueError, match="rows of experts"):
         grouped_gemm_time_s(on("h200_sxm"), "bf16", 0, 1024, 1024, groups=1)

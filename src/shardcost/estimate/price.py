@@ -494,7 +494,8 @@ class Prices:
     def expert_kernel(self, op: ExpertKernels) -> str:
         """Return the name of the kernel that an engine runs its experts by."""
         device, spread = self.machine.cluster.device, anywhere(op.spread)
-        return default_kernel(op.engine, device, self.expert_dtype(op), spread=spread)
+        dtype, latent = self.expert_dtype(op), op.beside_latent
+        return default_kernel(op.engine, device, dtype, spread=spread, beside_latent=latent)
 
     def expert_dtype(self, op: ExpertKernels) -> str:
         """Return the format of an engine's expert kernels on the machine's device."""
@@ -607,6 +608,7 @@ class Prices:
                 op.context_tokens,
                 *heads,
                 new_tokens=op.query_tokens,
+                by_query_head=op.by_query_head,
                 **shared,
             )
         return prefill_time_s(

@@ -54,8 +54,7 @@ Constants: TypeAlias = Mapping[str, Any]
 _FITTED_DIMS: Final = 2 * 128
 """Dimensions of a key and a value together at which shares of the peak are stated."""
 _QUERY_BYTES: Final = 2
-"""Queries and outputs have 16 bits; the vector kernel widens narrower entries of a cache to that
-one by one, and gains nothing by their being narrow."""
+"""Of an element of queries and outputs, and of the caches that constants were fitted to."""
 _TILES: Final = "tiles of queries of one head"
 _PAIRS: Final = "queries and keys of one head in all tiles visited"
 _LONGEST: Final = "keys of the longest tile"
@@ -156,6 +155,7 @@ def decode_time_s(
     new_tokens: Count = 1,
     window_tokens: Count | None = None,
     value_dim: Count | None = None,
+    by_query_head: Any = False,
     cache_is_warm: bool = False,
     alone: bool = False,
     section: str = "decode",
@@ -178,6 +178,8 @@ def decode_time_s(
         window_tokens: How many of the latest tokens a token sees, if not all.
         value_dim: Size of a value that is part of its key; without it, values are as large as keys
             and stored beside them.
+        by_query_head: Whether each query head is a block of its own in any case: blocks that share
+            a KV head find what the first of them read in the L2 cache.
         cache_is_warm: Whether the kernel ran on the very same cache just before, as in a
             benchmark's loop, so that what fits the L2 cache is found there. Between two layers of a
             model it is not.
@@ -239,11 +241,14 @@ def decode_time_s(
     # The grouped kernel runs where tiles pay and blocks fill. Several new tokens have no vector
     # kernel: their rows take as many tiles as they need.
     unfit = (rows < table["least_rows"]) | ((rows > table["most_rows"]) & (new_tokens <= 1))
+    unfit = unfit | by_query_head
     filling = table["least_fill"] * device.sms
     few = blocks * largest(1, floor(seen / table["fill_tokens"])) < filling
     if not anywhere(unfit | few):
         return _plain(grouped_s(grouped))
-    vector = grouped._replace(blocks=blocks * rows, rows=0)
+    # A block of the vector kernel is paced by its loads of the cache, in whatever format.
+    size = grouped.size * width / _QUERY_BYTES
+    vector = grouped._replace(blocks=blocks * rows, rows=0, size=size)
     vector_s = _cache_walk_s(device, table["vector"], vector, warm=cache_is_warm, alone=alone)
     if not alone and anywhere(few):
         filling = filling / largest(1, seen / table["fill_tokens"])
@@ -345,6 +350,8 @@ def _walk_s(device: Device, table: Constants, work: _Work, *, warm: bool) -> Any
     token_s = step("token", 1e-9 * table["token_ns"] * work.size, meaning="one more token")
     most = largest(1, work.tokens / table["split_tokens"])
     splits = smallest(largest(units * table["slots_per_sm"] / work.blocks, 1), most)
+    if "split_blocks" in table:  # vLLM's paged attention: all parts of a context, or none
+        splits = choose(work.blocks <= table["split_blocks"], most, 1.0)
     share: Any = table["memory_share"]
     if "unsplit_fill" in table:  # PyTorch's: enough blocks run by a kernel that does not split
         unsplit = work.blocks >= table["unsplit_fill"] * units

@@ -30,6 +30,7 @@ MEANINGS: Final = {
     "split_us": "adding up the parts of a split context, in us",
     "split_loss": "of the memory's rate, where a context is split",
     "split_tokens": "least tokens of a part",
+    "split_blocks": "blocks up to which contexts are split",
     "slots_per_sm": "blocks that an SM runs at once",
     "alone_ratio": "a block alone on its SM, over one among others",
     "tail_power": "1: one after the other; large: the longer of the two",

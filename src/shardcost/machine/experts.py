@@ -51,7 +51,14 @@ def family_of(kernel: str, dtype: str = "", library: str = "") -> str:
     return str(table["family_of_library"].get(library, table["unknown"]["family"]))
 
 
-def default_kernel(software: str, device: Device, dtype: str, *, spread: bool = False) -> str:
+def default_kernel(
+    software: str,
+    device: Device,
+    dtype: str,
+    *,
+    spread: bool = False,
+    beside_latent: bool = False,
+) -> str:
     """Return the expert kernel that an engine runs on a device unless told otherwise.
 
     Args:
@@ -60,11 +67,13 @@ def default_kernel(software: str, device: Device, dtype: str, *, spread: bool = 
         device: Where it runs.
         dtype: The number format of the experts.
         spread: Whether they are spread over several ranks.
+        beside_latent: Whether the model has latent attention.
     """
     entry = next(defaults("experts", software, device), None)
     if entry is None:
         return str(tuner_table("experts")["unknown"]["family"])
     known = entry if spread else {**entry, **entry.get("together", {})}
+    known = {**known, **entry.get("beside_latent", {})} if beside_latent else known
     formats = (dtype, _SAME_KERNEL.get(dtype, dtype))
     return str(next((known[each] for each in formats if each in known), entry["other"]))
 

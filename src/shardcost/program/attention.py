@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from shardcost.arrays import choose, smallest
+from shardcost.arrays import smallest
 from shardcost.checks import anywhere
 from shardcost.errors import BadValueError
 from shardcost.memory.parameters import heads_per_rank
@@ -205,7 +205,7 @@ def _indexer(s: Setting, part: LatentAttention) -> Passes:
         linear(s, "index k", s.hidden, dim),
         linear(s, "index weights", s.hidden, heads),
     )
-    if s.training and s.software.attention == "unfused":
+    if not s.decode and s.software.attention == "unfused":
         return together(*projections, _unfused(s, heads, dim))
     both = attention_core(s, heads, 1, dim, 0, None)
     one = both.forward[0]
@@ -397,7 +397,7 @@ def attention_core(
     s: Setting, heads: Any, kv_heads: Any, head_dim: Any, value_dim: Any, window: int | None
 ) -> Passes:
     """Return attention itself, by one fused kernel or by products with the scores in memory."""
-    if s.software.attention == "unfused" and s.training:
+    if s.software.attention == "unfused" and not s.decode:
         return _unfused(s, heads, head_dim)
     cp, ulysses = s.layout.cp, s.layout.context_scheme == "ulysses"
     alone = isinstance(cp, int) and cp == 1
@@ -412,9 +412,7 @@ def attention_core(
         causal = s.decode
         context = context / cp if s.decode else context - (queries - 1) / 2
         queries = queries if s.decode else queries / cp
-    groups = s.software.grouped_decode
-    if s.decode and groups is not None:
-        kv_heads = choose(heads == groups * kv_heads, kv_heads, heads)
+    groups = s.software.grouped_decode if s.decode else None
     packed = s.document_tokens is not None and anywhere(s.document_tokens < s.sequence_tokens)
     core = AttentionCore(
         ATTENTION.name,
@@ -431,6 +429,7 @@ def attention_core(
         backward=False,
         dtype=s.cache_dtype if s.decode else s.wide_dtype,
         document_tokens=smallest(s.document_tokens, s.sequence_tokens) if packed else None,
+        by_query_head=groups is not None and heads != groups * kv_heads,
         id=ATTENTION,
     )
     if not s.training:

@@ -45,10 +45,16 @@ _ROUTING_KERNELS: Final = 10
 """Scores, top-k, normalisation, the auxiliary loss, counts and offsets of a framework's router."""
 
 
-def feed_forward_part(s: Setting, part: AnyFeedForward) -> Passes:
-    """Return the feed-forward part of a layer, without its norm and its tensor-parallel sums."""
+def feed_forward_part(s: Setting, part: AnyFeedForward, *, beside_latent: bool = False) -> Passes:
+    """Return the feed-forward part of a layer, without its norm and its tensor-parallel sums.
+
+    Args:
+        s: The setting.
+        part: The part.
+        beside_latent: Whether the layer's attention is latent, by which engines choose kernels.
+    """
     if isinstance(part, Experts):
-        return _experts(s, part)
+        return _experts(s, part, beside_latent=beside_latent)
     return _dense(s, part, UP, DOWN)
 
 
@@ -87,7 +93,7 @@ def activation(s: Setting, tokens: Any, width: Any, *, gated: bool) -> Passes:
     return Passes((forward,), backward)
 
 
-def _experts(s: Setting, part: Experts) -> Passes:
+def _experts(s: Setting, part: Experts, *, beside_latent: bool) -> Passes:
     """Return router, dispatch, the rank's experts, combine, and the shared expert beside them.
 
     Where the tensor group holds the same tokens, each of its ranks sends its part of them; an
@@ -109,7 +115,7 @@ def _experts(s: Setting, part: Experts) -> Passes:
     pieces += [
         _exchange(s, part, "dispatch", sent),
         _over_etp(s, part, "all_gather", rows, etp),
-        _expert_kernels(s, part, rows, etp),
+        _expert_kernels(s, part, rows, etp, beside_latent=beside_latent),
         _over_etp(s, part, "reduce_scatter", rows, etp),
         _exchange(s, part, "combine", sent),
     ]
@@ -221,7 +227,9 @@ def _over_etp(s: Setting, part: Experts, collective: str, rows: Any, etp: Any) -
     return Passes((forward,), (back,) if s.training else ())
 
 
-def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
+def _expert_kernels(
+    s: Setting, part: Experts, rows: Any, etp: Any, *, beside_latent: bool
+) -> Passes:
     """Return the rank's experts: an engine's fused sequence, or grouped GEMMs."""
     layout, width, hidden = s.layout, part.expert.width / etp, part.row_width(s.hidden)
     every = part.count + layout.redundant_experts
@@ -249,6 +257,7 @@ def _expert_kernels(s: Setting, part: Experts, rows: Any, etp: Any) -> Passes:
             s.expert_dtype,
             s.software.library or "",
             layout.ep > 1,
+            beside_latent,
             id=OpId(EXPERTS),
         )
         return Passes((kernels,))

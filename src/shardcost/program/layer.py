@@ -23,11 +23,11 @@ def layer(s: Setting, block: Block) -> Passes:
 
     In a parallel block both parts read one norm, and one sum ends both (GPT-J, 2021).
     """
+    latent = isinstance(block.attention, LatentAttention)
     branches: list[tuple[tuple[str, ...], tuple[Passes, ...], str]] = []
     """Each with the products that read its input, its parts, and the product that ends it."""
     if block.attention is not None:
         mixers = tuple(attention.attention_part(s, part) for part in block.mixers)
-        latent = isinstance(block.attention, LatentAttention)
         if s.training and latent and s.layout.recomputes("mla_up_proj"):
             mixers = tuple(
                 part._replace(recompute=attention.up_projections(part) + part.recompute)
@@ -35,7 +35,7 @@ def layer(s: Setting, block: Block) -> Passes:
             )
         branches.append((attention.first_products(block.attention), mixers, attention.OUT))
     if block.feed_forward is not None:
-        part = feed_forward.feed_forward_part(s, block.feed_forward)
+        part = feed_forward.feed_forward_part(s, block.feed_forward, beside_latent=latent)
         if block.parallel and not isinstance(block.feed_forward, Experts):
             part = feed_forward.again(s, "mlp", part)
         up, down = feed_forward.outer_products(block.feed_forward)

@@ -99,6 +99,8 @@ class AttentionCore(NamedTuple):
     document_tokens: Any = None
     """Mean length of the documents packed into a sequence, at whose ends attention stops; None
     where a sequence is one document."""
+    by_query_head: Any = False
+    """Whether, in decode, each query head is a block of its own, where it shares a cache too."""
     id: OpId | None = None
 
     def by_document(self) -> AttentionCore:
@@ -216,6 +218,8 @@ class ExpertKernels(NamedTuple):
     """Whose kernels run."""
     spread: Any = False
     """Whether the experts of the layer are spread over several ranks."""
+    beside_latent: bool = False
+    """Whether the layer's attention is latent."""
     count: Any = 1
     id: OpId | None = None
 

@@ -31,7 +31,7 @@ from typing import Any, Final
 from shardcost.arrays import cell_by_cell
 from shardcost.checks import is_array
 from shardcost.layout import Layout
-from shardcost.model import Block
+from shardcost.model import Block, LatentAttention
 from shardcost.program.attention import attention_part
 from shardcost.program.edges import norm, residual
 from shardcost.program.feed_forward import feed_forward_part
@@ -108,7 +108,8 @@ def layer_otherwise(s: Setting, block: Block) -> Passes:
     if block.attention is not None:
         parts.append(attention_part(share, block.attention))
     if block.feed_forward is not None:
-        parts.append(feed_forward_part(share, block.feed_forward))
+        latent = isinstance(block.attention, LatentAttention)
+        parts.append(feed_forward_part(share, block.feed_forward, beside_latent=latent))
     every = tuple(OpId(op.name) for part in parts for op in part.forward if _is_matrix(op))
     pieces: list[Passes] = []
     for number, part in enumerate(parts):  # a parallel block has one norm and one residual sum

@@ -1,8 +1,9 @@
 """Predicts latencies and throughputs of a table of inference runs.
 
-A row is one figure of one run. Static batches are priced from prompt to last token; engines under
-load by `shardcost.load.engine.under_load`. Rows of one model, machine, layout and engine are
-priced together, as arrays.
+A row is one figure of one run. Static batches are priced from prompt to last token, and engines
+that always have as many requests as fit by `shardcost.load.engine.under_load`: rows of one model,
+machine, layout and engine together, as arrays. Engines with so many users are simulated from the
+first request to the last, as `shardcost.validate.serving` does.
 """
 
 from __future__ import annotations
@@ -60,8 +61,6 @@ _IN_2024: Final = {"trtllm": "trtllm_2024", "vllm": "vllm_2024"}
 _EARLY_RUNS: Final = "llm_inference_bench"
 """Runs of 2024 that do not state the engines' versions."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
-_ARRIVALS: Final = {"sglang": "together"}
-"""How an engine's own benchmark sends its requests, where not one for each that ends."""
 _PARALLEL: Final = ("falcon", "gpt-j", "gpt-neox", "pythia")
 """Families whose attention and feed-forward parts read one norm and share one sum."""
 _SMALLER: Final = {
@@ -82,6 +81,19 @@ _MS: Final = 1e3
 GENERATED: Final = ("aiconfigurator_silicon",)
 """Data sets whose engines were started with generated settings that rows do not state: a step has
 room for one prompt beside the sequences."""
+_CLOSED: Final = {
+    **dict.fromkeys(("dp", "ep", "replicas"), "1"),
+    "deployment": "aggregated",
+    "arrival": "closed",
+}
+"""What rows of so many users are, in the columns of tables of serving."""
+_PUBLIC: Final = ("measured=", "inferencex", 0.8)
+"""What the notes of rows say that stem from another benchmark's public runs, that one's name, and
+from which part of the stated lengths on its requests are long, evenly distributed."""
+
+
+Answers = dict[tuple[str, ...], Mapping[str, float]]
+"""The figures of simulated runs, by their cells."""
 
 
 class InferenceCase(NamedTuple):
@@ -93,41 +105,36 @@ class InferenceCase(NamedTuple):
     software: Software
     dtype: str
     figure: str
-    whole_prompts: int | None
-    """That a step has room for at most; None: as many as the engine's tokens of a step hold."""
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the prediction of every row, in the row's own unit."""
     rows = list(table.records())
+    answers: Answers = {}
     return cases_of(table, case_of).predictions(
-        lambda case, places: figures(case, [rows[i] for i in places], fitted)
+        lambda case, places: figures(case, [rows[i] for i in places], fitted, answers)
     )
 
 
 def case_of(row: Row) -> InferenceCase:
     """Return what a row is of, but for its counts; raise where it cannot be priced."""
     loaded = any(word in row.get("batching", "").lower() for word in _LOADED)
-    batching = ("in-flight" if row["batch"] else "max load") if loaded else "static"
+    batching = (_USERS if row["batch"] else "max load") if loaded else "static"
     figure = f"{batching} {row['metric']}"
-    if figure not in _FIGURES:
-        raise UnknownNameError("metric", figure, _FIGURES)
+    if figure not in (*_FIGURES, *_OF_USERS):
+        raise UnknownNameError("metric", figure, (*_FIGURES, *_OF_USERS))
     for name in ("isl", "osl") if loaded else ("batch", "isl", "osl"):
         whole_cell(row, name)
     tp, pp = whole_cell(row, "tp"), whole_cell(row, "pp")
-    software = Software.named(engine_of(row))
-    # An engine that splits prompts fills its steps in any case.
-    one = row.get("dataset", "") in GENERATED and not software.scheduler.chunked_prefill
     return InferenceCase(
         _routed_alike(model_of(row))
         if (row.get("dataset", "").startswith(_EARLY_RUNS) and engine_of(row) != _IN_2024["vllm"])
         else model_of(row),
         machine(row, tp * pp),
         Layout(tp=tp, pp=pp),
-        software,
+        Software.named(engine_of(row)),
         weights_of(row),
         figure,
-        1 if one else None,
     )
 
 
@@ -141,8 +148,24 @@ def weights_of(row: Row) -> str:
     return "fp8_block" if blocks else stated
 
 
-def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) -> Floats:
-    """Return the figures of the rows of one case."""
+def figures(
+    case: InferenceCase,
+    rows: Sequence[Row],
+    fitted: Fitted = CATALOG,
+    answers: Answers | None = None,
+) -> Floats:
+    """Return the figures of the rows of one case.
+
+    Args:
+        case: What they share.
+        rows: The rows.
+        fitted: The constants of machines.
+        answers: Runs that were simulated already; those of these rows are added.
+    """
+    if case.figure in _OF_USERS:
+        known = {} if answers is None else answers
+        found = [_simulated(row, fitted, known)[_OF_USERS[case.figure]] for row in rows]
+        return np.array(found)
     machine = machine_of(case.cluster, case.software, fitted)
     engine = Engine(case.model, machine, case.layout, case.software, {"dtype": case.dtype})
     if case.software.name == "tokenweave" and case.figure.startswith(_PREFILL):
@@ -151,18 +174,30 @@ def figures(case: InferenceCase, rows: Sequence[Row], fitted: Fitted = CATALOG) 
     counts = {"prompt_tokens": _counts(rows, "isl"), "output_tokens": _counts(rows, "osl")}
     if case.figure == _MAX_LOAD:
         result: Any = under_load(engine, **counts)
-    elif case.figure.startswith("static"):
-        result = generation(engine, batch=_counts(rows, "batch"), **counts)
     else:
-        requests, arrivals = _counts(rows, "batch"), _ARRIVALS.get(engine_of(rows[0]), "at random")
-        result = under_load(
-            engine,
-            requests=requests,
-            arrivals=arrivals,
-            whole_prompts=case.whole_prompts,
-            **counts,
-        )
+        result = generation(engine, batch=_counts(rows, "batch"), **counts)
     return np.asarray(_FIGURES[case.figure](result), dtype=float)
+
+
+def _simulated(row: Row, fitted: Fitted, answers: Answers) -> Mapping[str, float]:
+    """Return the figures of the run of a row of so many users, simulated once."""
+    from shardcost.validate import serving  # which reads columns by this module
+
+    run = tuple(cell for name, cell in row.items() if name not in {"metric", MEASURED, "unit"})
+    if run not in answers:
+        answers[run] = serving.answer(serving.point_of(_operating_point(row), fitted))
+    return answers[run]
+
+
+def _operating_point(row: Row) -> dict[str, str]:
+    """Return a row of so many users in the columns of tables of serving."""
+    point = {**row, **_CLOSED, "concurrency": row["batch"], "gpus": row["n_gpus"]}
+    point |= {"cluster": _preset(row), "hf_id": row["model"]}
+    word, benchmark, least = _PUBLIC
+    if word in row.get("notes", ""):
+        spans = (f"{round(least * whole_cell(row, name))}-{row[name]}" for name in ("isl", "osl"))
+        point |= {"dataset": benchmark, "lengths": "uniform {} in, uniform {} out".format(*spans)}
+    return point
 
 
 def prefill_s(engine: Engine, metric: str, prompt_tokens: Any) -> Any:
@@ -187,6 +222,7 @@ def _counts(rows: Iterable[Row], column: str) -> Any:
 
 
 _PREFILL: Final = "static prefill_latency"
+_USERS: Final = "in-flight"
 _MAX_LOAD: Final = "max load output_throughput_total"
 _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "static e2e_latency": lambda served: _MS * served.latency_s,
@@ -196,13 +232,16 @@ _FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
     _PREFILL: lambda served: _MS * served.ttft_s,
     f"{_PREFILL}_overlapped": lambda served: _MS * served.ttft_s,
     f"{_PREFILL}_no_allreduce": lambda served: _MS * served.ttft_s,
-    "in-flight e2e_latency": lambda served: _MS * served.latency_s,
-    "in-flight ttft": lambda served: _MS * served.ttft_s,
-    "in-flight tpot": lambda served: _MS * served.tpot_s,
-    "in-flight output_throughput_total": lambda served: served.output_tokens_per_s,
     _MAX_LOAD: lambda served: served.output_tokens_per_s,
 }
 """By batching and metric, in the metric's unit."""
+_OF_USERS: Final[Mapping[str, str]] = {
+    f"{_USERS} e2e_latency": "e2e_mean_ms",
+    f"{_USERS} ttft": "ttft_mean_ms",
+    f"{_USERS} tpot": "tpot_mean_ms",
+    f"{_USERS} output_throughput_total": "output_tokens_per_s",
+}
+"""The same of so many users: the names of figures in tables of serving."""
 
 
 def engine_of(row: Row) -> str:
@@ -218,10 +257,15 @@ def engine_of(row: Row) -> str:
     return next((earlier for before, earlier in _EARLIER[name] if version < before), name)
 
 
+def _preset(row: Row) -> str:
+    """Return the cluster of a row by its name in the catalog."""
+    stated = row["cluster"]
+    return _SMALLER.get((stated, row.get("gpu", "")), SERVERS.get(stated, stated))
+
+
 def machine(row: Row, devices: int) -> Cluster:
     """Return the cluster of a row, joined by InfiniBand where a run exceeds a node."""
-    stated = row["cluster"]
-    name = _SMALLER.get((stated, row.get("gpu", "")), SERVERS.get(stated, stated))
+    name = _preset(row)
     inside = Cluster.named(name)
     return inside if devices <= inside.tiers[-1].gpus else Cluster.named(name, "ib")
 
