@@ -9,13 +9,13 @@ inherit them; `Section.inherited_from` says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil, log
 from typing import Any, Final, Literal
 
 from shardcost import catalog
-from shardcost.arrays import largest, log2
+from shardcost.arrays import largest, log2, smallest
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
@@ -224,6 +224,24 @@ class KernelConstants:
         resolved: Section = self.memo[key]
         return resolved
 
+    def conversion(self, dtype: str) -> Section:
+        """Return the constants by which the input of a GEMM was converted to fewer bits.
+
+        Conversion is a kernel of its own. Where the constants of the GEMM are of measurements
+        without it, those of the nearest device are taken that was measured with it.
+        """
+        found = self.gemm(dtype)
+        product = self.device.multiplied(dtype).product
+        if BITS[product] >= _WIDE or found.constants["conversion_us"]:
+            return found
+        names = [name for name in gemm_sections(product) if _GEMM_SECTIONS[name] < _WIDE]
+        for system, content in self.tables.nearest("gemm", self.like):
+            for name in names:
+                if name in content and content[name]["conversion_us"]:
+                    section = section_of(system, name, content, self.like)
+                    return self._on_this_datasheet("gemm", section)
+        return found
+
     def _fed(self, section: Section, product: str) -> Section:
         """Return inherited constants at the power of the device.
 
@@ -322,13 +340,22 @@ class KernelConstants:
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
             if name and self._is_like(system):
-                return section_of(system, name, content, self.like)
+                return self._on_this_datasheet(table, section_of(system, name, content, self.like))
         for system, content in nearest:
             name = next((name for name in names if name in content), "")
             if name:
-                return section_of(system, name, content, self.like)
+                return self._on_this_datasheet(table, section_of(system, name, content, self.like))
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
+
+    def _on_this_datasheet(self, table: KernelTable, section: Section) -> Section:
+        """Return inherited constants as they are on the device; its own are left as they are."""
+        if section.inherited_from is None:
+            return section
+        measured = catalog.cluster_named(section.system).device
+        return section._replace(
+            constants=carried_over(table, section.name, section.constants, measured, self.like)
+        )
 
     def _is_timed(self, system: str, content: Mapping[str, Any], names: tuple[str, ...]) -> bool:
         """Return whether a system of the architecture was timed with the software that runs."""
@@ -338,8 +365,10 @@ class KernelConstants:
         return timed and self._is_like(system)
 
     def _is_like(self, system: str) -> bool:
-        """Return whether a system's device is of the architecture."""
-        return catalog.cluster_named(system).device.architecture == self.like.architecture
+        """Return whether a system's device is of the architecture, with its instructions."""
+        device = catalog.cluster_named(system).device
+        same = instructions_of(device) == instructions_of(self.like)
+        return same and device.architecture == self.like.architecture
 
 
 def kernels_of(device: Device) -> KernelConstants:
@@ -353,6 +382,61 @@ def section_of(system: str, name: str, content: Mapping[str, Any], device: Devic
     fit = Fit(**constants.pop("fit"))
     own = catalog.cluster_named(system).device.name == device.name
     return Section(system, name, constants, fit, None if own else system)
+
+
+def carried_over(
+    table: KernelTable, name: str, constants: Mapping[str, Any], measured: Device, device: Device
+) -> dict[str, Any]:
+    """Return constants of GEMMs or attention measured on one device as they are on another.
+
+    What takes so many clock cycles takes as many; what SMs move, they move per cycle as well; tiles
+    of queries are those of the instructions (``tuner/inherited.toml``).
+
+    Args:
+        table: The table that has them; others state such constants in cycles.
+        name: The section.
+        constants: The constants.
+        measured: The device that they were measured on.
+        device: The other device.
+    """
+    rules = catalog.tuner_table("inherited")
+    key = table if table == "gemm" else name
+    clocks = clock_hz(measured) / clock_hz(device)
+    found = _scaled(constants, rules["cycles"].get(key, ()), clocks)
+    if measured.vendor != device.vendor or is_systolic(measured):
+        return found
+    for each in rules["by_sms"].get(key, ()):
+        rate = found[each] * measured.memory_bytes_per_s / measured.sms
+        share = rate * device.sms / clocks / device.memory_bytes_per_s
+        found[each] = smallest(share, rules["by_sms"]["most"])
+    if key == "prefill":
+        found["tile_queries"] = rules["tile_queries"].get(
+            instructions_of(device), found["tile_queries"]
+        )
+    return found
+
+
+def _scaled(constants: Mapping[str, Any], names: Sequence[str], factor: Any) -> dict[str, Any]:
+    """Return constants, some of them times a factor; those of tables inside likewise."""
+    found: dict[str, Any] = {}
+    for name, value in constants.items():
+        if isinstance(value, Mapping):
+            found[name] = _scaled(value, names, factor)
+        else:
+            found[name] = value * factor if name in names else value
+    return found
+
+
+def instructions_of(device: Device) -> str:
+    """Return the kind of instructions that kernels for a device's matrix units are written in.
+
+    >>> [instructions_of(catalog.cluster_named(name).device) for name in ("l40s", "b200_sxm")]
+    ['mma', 'tcgen05']
+    """
+    if device.compute_capability is None:
+        return device.architecture
+    table = catalog.tuner_table("inherited")["instructions"]
+    return str(table["by_capability"].get(device.compute_capability, table["usual"]))
 
 
 def stated_clock_hz(device: Device) -> Any:
@@ -447,15 +531,17 @@ def in_sms(device: Device) -> Device:
     return replace(device, sms=ceil(device.peak_flop_per_s[_WIDE_FORMAT] / most))
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, bool, float, float]:
     """Return how far apart two devices are; what counts most stands first.
 
-    Compute capabilities compare devices of one vendor only.
+    Programs for other instructions of matrix units are other programs, whatever the architecture is
+    called. Compute capabilities compare devices of one vendor only.
     """
     stated = one.compute_capability, other.compute_capability
     generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
+        instructions_of(one) != instructions_of(other),
         one.architecture != other.architecture,
         one.vendor != other.vendor,
         is_systolic(one) != is_systolic(other),
