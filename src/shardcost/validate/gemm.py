@@ -50,7 +50,7 @@ class GemmCase(NamedTuple):
     framework: str = ""
     """What chose the kernels, where that was no library or engine."""
     timed_with: str | None = None
-    """The software whose GEMMs were timed, where that is known."""
+    """The engine whose GEMMs were timed, where it has constants of its own."""
 
     def kernels(self, fitted: Fitted = CATALOG) -> KernelConstants:
         """Return the constants by which its GEMMs run."""
@@ -102,7 +102,7 @@ def m_band(row: Row) -> str:
 
 def _case(row: Row) -> GemmCase:
     dtype = canonical_dtype(row["dtype"])
-    timed_with = measured_with([row.get("dataset", "")])
+    timed_with = _ENGINE if measured_with([row.get("dataset", "")]) == _ENGINE else None
     narrow = BITS[dtype] < _WIDE and timed_with == _ENGINE
     framework = meaning_of(row, "framework", {"": "", **{name: name for name in FRAMEWORKS}})
     return GemmCase(row["gpu"], dtype, narrow, framework, timed_with)
