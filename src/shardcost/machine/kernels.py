@@ -4,7 +4,8 @@ The catalog tables ``gemm``, ``attention``, ``elementwise``, ``experts``, ``mla`
 ``linear_attention`` have one file per measured device, named like the cluster that has it. A
 section of a file is one set of constants with the rows and the error of its fit. Constants are
 shares of the device's datasheet, clock cycles or tile sizes, so that a device nobody measured can
-inherit them; `Section.inherited_from` says so.
+inherit them; `Section.inherited_from` says so. Those of GEMMs and attention that are times or rates
+of SMs follow the datasheet by `carried_over`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import ceil, log
 from typing import Any, Final, Literal
 
 from shardcost import catalog
-from shardcost.arrays import largest, log2, smallest
+from shardcost.arrays import largest, log2
 from shardcost.checks import anywhere, is_array
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS, PRODUCTS, canonical_dtype
@@ -129,8 +130,9 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
-        at the nearest compute capability, else the nearest memory bandwidth.
+        Nearest are the same instructions of matrix units, of these the same architecture, else the
+        same vendor, else the same kind of matrix units, at the nearest compute capability, else the
+        nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -405,10 +407,12 @@ def carried_over(
     found = _scaled(constants, rules["cycles"].get(key, ()), clocks)
     if measured.vendor != device.vendor or is_systolic(measured):
         return found
-    for each in rules["by_sms"].get(key, ()):
-        rate = found[each] * measured.memory_bytes_per_s / measured.sms
-        share = rate * device.sms / clocks / device.memory_bytes_per_s
-        found[each] = smallest(share, rules["by_sms"]["most"])
+    for each in rules["through_sms"].get(key, ()):
+        # Per share of the memory's rate, what of a byte's time is the SMs'.
+        memory = 1 / rules["through_sms"]["most"]
+        slower = (measured.sms / device.sms) * clocks
+        faster = measured.memory_bytes_per_s / device.memory_bytes_per_s
+        found[each] = 1 / (memory + largest(1 / found[each] - memory, 0) * slower / faster)
     if key == "prefill":
         found["tile_queries"] = rules["tile_queries"].get(
             instructions_of(device), found["tile_queries"]

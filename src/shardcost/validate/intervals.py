@@ -144,7 +144,7 @@ def _of_gemms(case: gemm.GemmCase, sizes: Floats, fitted: Fitted) -> list[Facts]
     on = case.kernels(fitted)
     section = on.gemm(case.dtype)
     # Whether the constants know the conversion of the input that the rows contain.
-    alike = not case.converted or section.constants["conversion_us"] > 0
+    alike = not case.converted or on.conversion(case.dtype).constants["conversion_us"] > 0
     common = {
         "standing": standing_of(section, on.device),
         "input": "any" if alike else "converted otherwise",
