@@ -82,7 +82,7 @@ def test_what_passes_the_sms_follows_the_memory_and_the_sms() -> None:
     assert same == pytest.approx(own["memory_share"] * H100.memory_bytes_per_s)
     assert same < rate(memory_bytes_per_s=2 * H100.memory_bytes_per_s) < 1.3 * same
     assert same < rate(sms=2 * H100.sms) < 2 * same
-    assert same < rate(boost_clock_hz=2 * H100.boost_clock_hz) < 2 * same
+    assert same < rate(boost_clock_hz=2 * clock_hz(H100)) < 2 * same
     # Slow memory decides alone, at nine tenths of its rate.
     slow = H100.memory_bytes_per_s / 1000
     assert rate(memory_bytes_per_s=slow) == pytest.approx(0.9 * slow, rel=0.01)
@@ -134,7 +134,7 @@ def test_more_of_the_datasheet_is_not_slower() -> None:
     peaks = {name: 1.5 * peak for name, peak in l40s.peak_flop_per_s.items()}
     changes: tuple[dict[str, Any], ...] = (
         {"memory_bytes_per_s": 1.5 * l40s.memory_bytes_per_s},
-        {"boost_clock_hz": 1.5 * l40s.boost_clock_hz},
+        {"boost_clock_hz": 1.5 * clock_hz(l40s)},
         {"peak_flop_per_s": peaks},
     )
     for change in changes:

@@ -403,9 +403,11 @@ def carried_over(
     """
     rules = catalog.tuner_table("inherited")
     key = table if table == "gemm" else name
+    if is_systolic(measured):  # fitted to steps on several generations, without their clocks
+        return dict(constants)
     clocks = clock_hz(measured) / clock_hz(device)
     found = _scaled(constants, rules["cycles"].get(key, ()), clocks)
-    if measured.vendor != device.vendor or is_systolic(measured):
+    if measured.vendor != device.vendor:
         return found
     for each in rules["through_sms"].get(key, ()):
         # Per share of the memory's rate, what of a byte's time is the SMs'.

@@ -181,7 +181,8 @@ class Libraries:
             name: _geometric_mean([(one[share], 1.0) for one in measured])
             for name, share in names.items()
         }
-        return replace(calibration, constants=replace(calibration.constants, **shares))
+        constants = type(calibration.constants)(**stated(calibration.constants) | shares)
+        return replace(calibration, constants=constants)
 
     def network(self, network: Network) -> Calibration:
         """Return what a network adds: its own constants, else what its relatives have."""
