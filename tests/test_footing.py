@@ -46,9 +46,9 @@ KNOWN: Final = {
 }
 """Experts of one token were measured on the RTX PRO 6000, with their conversion to mxfp8, which the
 Ada card does not need: kernels of a few microseconds each. Bandwidths of the RTX 6000 Ada and the
-A30 are 3 % apart, less than the shares of it that experts reach on L40S and A100, which they inherit;
-so do the L40S and the RTX A6000. With the same bandwidth, a
-few more compute units leave the last wave of the MI250X emptier."""
+A30 are 3 % apart, less than the shares of it that experts reach on L40S and A100, which they
+inherit; so do the L40S and the RTX A6000. With the same bandwidth, a few more compute units leave
+the last wave of the MI250X emptier."""
 _EVERY: Final = 12
 
 
