@@ -403,12 +403,12 @@ def carried_over(
     """
     rules = catalog.tuner_table("inherited")
     key = table if table == "gemm" else name
-    if is_systolic(measured):  # fitted to steps on several generations, without their clocks
+    # Cycles and units of another vendor are others; constants of systolic arrays were fitted to
+    # steps on several generations, whatever their clocks.
+    if measured.vendor != device.vendor or is_systolic(measured):
         return dict(constants)
     clocks = clock_hz(measured) / clock_hz(device)
     found = _scaled(constants, rules["cycles"].get(key, ()), clocks)
-    if measured.vendor != device.vendor:
-        return found
     for each in rules["through_sms"].get(key, ()):
         # Per share of the memory's rate, what of a byte's time is the SMs'.
         memory = 1 / rules["through_sms"]["most"]
