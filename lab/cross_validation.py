@@ -30,7 +30,7 @@ from lab.refit_collectives import (
 from shardcost.calibrate.fit import Curve, Key, blank, fitted_library, inside
 from shardcost.catalog import cluster_named
 from shardcost.machine.constants import Calibration
-from shardcost.machine.libraries import ENGINES, inherited, link_family
+from shardcost.machine.libraries import CATALOG_LIBRARIES, ENGINES, inherited, link_family
 
 Floats = NDArray[np.float64]
 _ENOUGH_ROWS: Final = 100
@@ -72,7 +72,9 @@ def systems(known: Iterable[Curve]) -> Iterator[LeftOut]:
     for key, curves in _groups(everything, of_engines=False):
         family = family_without(key, everything)
         if family and sum(len(curve.time_s) for curve in curves) >= _ENOUGH_ROWS:
-            result = inherited(curves[0].cluster, family)
+            others = CATALOG_LIBRARIES.without(key[0])  # hosts hold on to no family
+            on = curves[0].cluster
+            result = others.by_hosts(on, inherited(on, family))
             yield LeftOut(key[0], key[1], "the whole system", _errors(curves, result))
 
 

@@ -68,8 +68,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         doubling="links",
     ),
     "gemm": _plan(
-        ("standing", "input", "format", "rows"),
-        ("standing", "input", "rows"),
+        ("standing", "format", "rows"),
         ("standing", "rows"),
         ("standing",),
     ),

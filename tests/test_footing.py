@@ -38,7 +38,7 @@ BETWEEN_ARCHITECTURES: Final = 0.04
 CLOCKS_ALIKE: Final = 0.97
 """Clocks as near as those of H200 and B200, 1,980 and 1,965 MHz, count as the same."""
 KNOWN: Final = {
-    ("rtx_pro_6000", "rtx_6000_ada"): 0.1,
+    ("rtx_pro_6000", "rtx_6000_ada"): 0.11,
     ("rtx_6000_ada", "a30"): 0.15,
     ("l40s", "rtx_a6000"): 0.06,
     ("l40s_peers", "rtx_a6000"): 0.06,
@@ -46,9 +46,9 @@ KNOWN: Final = {
 }
 """Experts of one token were measured on the RTX PRO 6000, with their conversion to mxfp8, which the
 Ada card does not need: kernels of a few microseconds each. Bandwidths of the RTX 6000 Ada and the
-A30 are 3 % apart, less than the shares of it that A100 and H100 reach, which they inherit; experts
-were measured on the L40S, and the RTX A6000 inherits those of A100. With the same bandwidth, a
-few more compute units leave the last wave of the MI250X emptier."""
+A30 are 3 % apart, less than the shares of it that experts reach on L40S and A100, which they
+inherit; so do the L40S and the RTX A6000. With the same bandwidth, a few more compute units leave
+the last wave of the MI250X emptier."""
 _EVERY: Final = 12
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from shardcost.calibrate.certainty import Confidence, Further, confidence, covariance, further
 from shardcost.calibrate.collective_tables import collective_tables
 from shardcost.calibrate.fit import (
-    HOST,
     Curve,
     Floats,
     Hold,
@@ -50,6 +49,7 @@ from shardcost.machine.constants import (
 from shardcost.machine.libraries import (
     CATALOG_LIBRARIES,
     ENGINES,
+    HOST,
     default_library,
     generation,
     in_switch,

@@ -35,6 +35,7 @@ from shardcost.machine.constants import (
 from shardcost.machine.libraries import (
     ENGINES,
     FRAMEWORKS,
+    HOST,
     datasheet_unit,
     in_switch,
     inherited,
@@ -58,8 +59,6 @@ docs/validation.md for what that does to GPU counts that were left out."""
 _START: Final = {RingLibrary: "ring", EngineLibrary: "direct", FrameworkLibrary: "framework"}
 _OUTLIER: Final = 0.05
 """Relative error beyond which a row counts by its size and no longer by its square."""
-HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
-"""What host bridges leave of a rate: a matter of the machine, which no family shares."""
 _FEW: Final = 12
 _LEAST_PCT: Final = 1e-3
 _INSIDE: Final = 1e-6

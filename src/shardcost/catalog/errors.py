@@ -229,7 +229,7 @@ def _kind(kind: str) -> _Kind:
 def in_words(key: Mapping[str, str]) -> str:
     """Return what the measurements of a group have in common.
 
-    >>> in_words({"standing": "the same architecture", "span": "one domain", "input": "any"})
+    >>> in_words({"standing": "the same architecture", "span": "one domain", "vendor": "any"})
     'constants inherited from the same architecture, within a node'
     """
     return ", ".join(_WORDS.get(value, value) for value in key.values() if value != "any")

@@ -226,7 +226,7 @@ def gemm_bytes(dtype: str, m: Any, n: Any, k: Any, batch: Any = 1) -> Any:
 
 def conversion_time_s(on: KernelConstants, dtype: str, m: Any, k: Any) -> Any:
     """Return the seconds in which a measurement converted the ``m x k`` input of its GEMM."""
-    return conversion_s(on.device, on.gemm(dtype).constants, m, k)
+    return conversion_s(on.device, on.conversion(dtype).constants, m, k)
 
 
 def conversion_s(device: Device, constants: Mapping[str, Any], m: Any, k: Any) -> Any:

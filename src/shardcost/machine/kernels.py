@@ -4,12 +4,13 @@ The catalog tables ``gemm``, ``attention``, ``elementwise``, ``experts``, ``mla`
 ``linear_attention`` have one file per measured device, named like the cluster that has it. A
 section of a file is one set of constants with the rows and the error of its fit. Constants are
 shares of the device's datasheet, clock cycles or tile sizes, so that a device nobody measured can
-inherit them; `Section.inherited_from` says so.
+inherit them; `Section.inherited_from` says so. Those of GEMMs and attention that are times or rates
+of SMs follow the datasheet by `carried_over`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil, log
 from typing import Any, Final, Literal
@@ -129,8 +130,9 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
-        at the nearest compute capability, else the nearest memory bandwidth.
+        Nearest are the same instructions of matrix units, of these the same architecture, else the
+        same vendor, else the same kind of matrix units, at the nearest compute capability, else the
+        nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -223,6 +225,24 @@ class KernelConstants:
             self.memo[key] = self._fed(found, product) if inherited else found
         resolved: Section = self.memo[key]
         return resolved
+
+    def conversion(self, dtype: str) -> Section:
+        """Return the constants by which the input of a GEMM was converted to fewer bits.
+
+        Conversion is a kernel of its own. Where the constants of the GEMM are of measurements
+        without it, those of the nearest device are taken that was measured with it.
+        """
+        found = self.gemm(dtype)
+        product = self.device.multiplied(dtype).product
+        if BITS[product] >= _WIDE or found.constants["conversion_us"]:
+            return found
+        names = [name for name in gemm_sections(product) if _GEMM_SECTIONS[name] < _WIDE]
+        for system, content in self.tables.nearest("gemm", self.like):
+            for name in names:
+                if name in content and content[name]["conversion_us"]:
+                    section = section_of(system, name, content, self.like)
+                    return self._on_this_datasheet("gemm", section)
+        return found
 
     def _fed(self, section: Section, product: str) -> Section:
         """Return inherited constants at the power of the device.
@@ -322,13 +342,22 @@ class KernelConstants:
         for system, content in nearest if own_names else ():
             name = next((name for name in own_names if name in content), "")
             if name and self._is_like(system):
-                return section_of(system, name, content, self.like)
+                return self._on_this_datasheet(table, section_of(system, name, content, self.like))
         for system, content in nearest:
             name = next((name for name in names if name in content), "")
             if name:
-                return section_of(system, name, content, self.like)
+                return self._on_this_datasheet(table, section_of(system, name, content, self.like))
             known.update(content)
         raise UnknownNameError(f"{table} of {self.device.name}", names[0], sorted(known))
+
+    def _on_this_datasheet(self, table: KernelTable, section: Section) -> Section:
+        """Return inherited constants as they are on the device; its own are left as they are."""
+        if section.inherited_from is None:
+            return section
+        measured = catalog.cluster_named(section.system).device
+        return section._replace(
+            constants=carried_over(table, section.name, section.constants, measured, self.like)
+        )
 
     def _is_timed(self, system: str, content: Mapping[str, Any], names: tuple[str, ...]) -> bool:
         """Return whether a system of the architecture was timed with the software that runs."""
@@ -338,8 +367,10 @@ class KernelConstants:
         return timed and self._is_like(system)
 
     def _is_like(self, system: str) -> bool:
-        """Return whether a system's device is of the architecture."""
-        return catalog.cluster_named(system).device.architecture == self.like.architecture
+        """Return whether a system's device is of the architecture, with its instructions."""
+        device = catalog.cluster_named(system).device
+        same = instructions_of(device) == instructions_of(self.like)
+        return same and device.architecture == self.like.architecture
 
 
 def kernels_of(device: Device) -> KernelConstants:
@@ -353,6 +384,65 @@ def section_of(system: str, name: str, content: Mapping[str, Any], device: Devic
     fit = Fit(**constants.pop("fit"))
     own = catalog.cluster_named(system).device.name == device.name
     return Section(system, name, constants, fit, None if own else system)
+
+
+def carried_over(
+    table: KernelTable, name: str, constants: Mapping[str, Any], measured: Device, device: Device
+) -> dict[str, Any]:
+    """Return constants of GEMMs or attention measured on one device as they are on another.
+
+    What takes so many clock cycles takes as many; what SMs move, they move per cycle as well; tiles
+    of queries are those of the instructions (``tuner/inherited.toml``).
+
+    Args:
+        table: The table that has them; others state such constants in cycles.
+        name: The section.
+        constants: The constants.
+        measured: The device that they were measured on.
+        device: The other device.
+    """
+    rules = catalog.tuner_table("inherited")
+    key = table if table == "gemm" else name
+    # Cycles and units of another vendor are others; constants of systolic arrays were fitted to
+    # steps on several generations, whatever their clocks.
+    if measured.vendor != device.vendor or is_systolic(measured):
+        return dict(constants)
+    clocks = clock_hz(measured) / clock_hz(device)
+    found = _scaled(constants, rules["cycles"].get(key, ()), clocks)
+    for each in rules["through_sms"].get(key, ()):
+        # Per share of the memory's rate, what of a byte's time is the SMs'.
+        memory = 1 / rules["through_sms"]["most"]
+        slower = (measured.sms / device.sms) * clocks
+        faster = measured.memory_bytes_per_s / device.memory_bytes_per_s
+        found[each] = 1 / (memory + largest(1 / found[each] - memory, 0) * slower / faster)
+    if key == "prefill":
+        found["tile_queries"] = rules["tile_queries"].get(
+            instructions_of(device), found["tile_queries"]
+        )
+    return found
+
+
+def _scaled(constants: Mapping[str, Any], names: Sequence[str], factor: Any) -> dict[str, Any]:
+    """Return constants, some of them times a factor; those of tables inside likewise."""
+    found: dict[str, Any] = {}
+    for name, value in constants.items():
+        if isinstance(value, Mapping):
+            found[name] = _scaled(value, names, factor)
+        else:
+            found[name] = value * factor if name in names else value
+    return found
+
+
+def instructions_of(device: Device) -> str:
+    """Return the kind of instructions that kernels for a device's matrix units are written in.
+
+    >>> [instructions_of(catalog.cluster_named(name).device) for name in ("l40s", "b200_sxm")]
+    ['mma', 'tcgen05']
+    """
+    if device.compute_capability is None:
+        return device.architecture
+    table = catalog.tuner_table("inherited")["instructions"]
+    return str(table["by_capability"].get(device.compute_capability, table["usual"]))
 
 
 def stated_clock_hz(device: Device) -> Any:
@@ -447,15 +537,17 @@ def in_sms(device: Device) -> Device:
     return replace(device, sms=ceil(device.peak_flop_per_s[_WIDE_FORMAT] / most))
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, bool, float, float]:
     """Return how far apart two devices are; what counts most stands first.
 
-    Compute capabilities compare devices of one vendor only.
+    Programs for other instructions of matrix units are other programs, whatever the architecture is
+    called. Compute capabilities compare devices of one vendor only.
     """
     stated = one.compute_capability, other.compute_capability
     generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
+        instructions_of(one) != instructions_of(other),
         one.architecture != other.architecture,
         one.vendor != other.vendor,
         is_systolic(one) != is_systolic(other),

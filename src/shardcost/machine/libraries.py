@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from shardcost import catalog
 from shardcost.cluster import Cluster, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
-from shardcost.machine.constants import Calibration, NetworkConstants, from_file_content, stated
+from shardcost.machine.constants import (
+    Calibration,
+    NetworkConstants,
+    RingLibrary,
+    from_file_content,
+    stated,
+)
 from shardcost.machine.kernels import stated_clock_hz
 from shardcost.machine.profile_kernels import profile_sections
 
@@ -38,6 +44,8 @@ _BY_CLOCK: Final = frozenset({"p2p_ll_bytes_per_s", "p2p_channel_bytes_per_s"})
 """Rates of one channel: a few warps, whose pace is the clock's and not the link's."""
 _BY_HOST: Final = frozenset({"launch_s", "eager_launch_s"})
 """What a host's CPU takes, whatever the device."""
+HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
+"""What host bridges leave of a rate: a matter of the machine, which no family of GPUs shares."""
 _BY_MEMORY: Final = frozenset({"reduction_bytes_per_s", "eager_copy_bytes_per_s"})
 """Rates of a device's memory."""
 
@@ -144,13 +152,37 @@ class Libraries:
             return on_this_datasheet(own, cluster)
         donors = self.donors(cluster, library, since)
         if donors:
-            return inherited(cluster, donors)
+            return self.by_hosts(cluster, inherited(cluster, donors))
         raise UnknownNameError(
             f"library on {cluster.name}",
             library,
             [*self.names(cluster), *([TUNER] if cluster.device.vendor == "nvidia" else [])],
             f"(measured there or on its family, or {GENERIC}){_HOW_TO_FIT}",
         )
+
+    def by_hosts(self, cluster: Cluster, calibration: Calibration) -> Calibration:
+        """Return inherited constants with the shares that hosts leave of a rate over PCIe.
+
+        Bridges are the server's, whatever boards sit behind them: each share is the geometric mean
+        over all other machines whose boards are peers, and the same for every library.
+        """
+        names = {name: name.removeprefix("fallback_") for name in stated(calibration.constants)}
+        names = {name: share for name, share in names.items() if share in HOST}
+        rings = [each for each in self.every if isinstance(each.constants, RingLibrary)]
+        measured = [
+            stated(each.constants)
+            for each in rings
+            if each.system != cluster.name
+            and link_family(catalog.cluster_named(each.system))[1] == link_family(cluster)[1]
+        ]
+        if not names or not measured:
+            return calibration
+        shares = {
+            name: _geometric_mean([(one[share], 1.0) for one in measured])
+            for name, share in names.items()
+        }
+        constants = type(calibration.constants)(**stated(calibration.constants) | shares)
+        return replace(calibration, constants=constants)
 
     def network(self, network: Network) -> Calibration:
         """Return what a network adds: its own constants, else what its relatives have."""

@@ -49,11 +49,18 @@ class GemmCase(NamedTuple):
     """The time contains the conversion of the input to fewer bits."""
     framework: str = ""
     """What chose the kernels, where that was no library or engine."""
+    timed_with: str | None = None
+    """The engine whose GEMMs were timed, where it has constants of its own."""
 
     def kernels(self, fitted: Fitted = CATALOG) -> KernelConstants:
         """Return the constants by which its GEMMs run."""
         constants = machine_of(Cluster.named(self.gpu), fitted=fitted).kernels
-        return replace(constants, autotuned=False, kernels=self.framework or None)
+        return replace(
+            constants,
+            autotuned=False,
+            kernels=self.framework or None,
+            timed_with=self.timed_with,
+        )
 
 
 def shape_of(row: Row, columns: Sequence[str] = ("m", "n", "k")) -> list[int]:
@@ -95,9 +102,10 @@ def m_band(row: Row) -> str:
 
 def _case(row: Row) -> GemmCase:
     dtype = canonical_dtype(row["dtype"])
-    narrow = BITS[dtype] < _WIDE and measured_with([row.get("dataset", "")]) == _ENGINE
+    timed_with = _ENGINE if measured_with([row.get("dataset", "")]) == _ENGINE else None
+    narrow = BITS[dtype] < _WIDE and timed_with == _ENGINE
     framework = meaning_of(row, "framework", {"": "", **{name: name for name in FRAMEWORKS}})
-    return GemmCase(row["gpu"], dtype, narrow, framework)
+    return GemmCase(row["gpu"], dtype, narrow, framework, timed_with)
 
 
 def measured_with(datasets: Iterable[str]) -> str:

@@ -143,11 +143,8 @@ def facts_of_collective(
 def _of_gemms(case: gemm.GemmCase, sizes: Floats, fitted: Fitted) -> list[Facts]:
     on = case.kernels(fitted)
     section = on.gemm(case.dtype)
-    # Whether the constants know the conversion of the input that the rows contain.
-    alike = not case.converted or section.constants["conversion_us"] > 0
     common = {
         "standing": standing_of(section, on.device),
-        "input": "any" if alike else "converted otherwise",
         "format": f"{BITS[case.dtype]:g} bits",
     }
     return [common | {"rows": f"{band_of(gemm.M_BANDS, m)} rows"} for m in sizes[:, 0]]
