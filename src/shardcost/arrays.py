@@ -20,6 +20,10 @@ _PLAIN: Final = frozenset({int, float, bool})
 
 def largest(*values: Any) -> Any:
     """Return the largest of some numbers, cell by cell where any is an array."""
+    if len(values) == 2:  # most calls: two plain numbers, without a loop
+        one, other = values
+        if type(one) in _PLAIN and type(other) in _PLAIN:
+            return other if other > one else one
     for value in values:
         if type(value) not in _PLAIN and is_array(value):
             import numpy as np
@@ -30,6 +34,10 @@ def largest(*values: Any) -> Any:
 
 def smallest(*values: Any) -> Any:
     """Return the smallest of some numbers, cell by cell where any is an array."""
+    if len(values) == 2:
+        one, other = values
+        if type(one) in _PLAIN and type(other) in _PLAIN:
+            return other if other < one else one
     for value in values:
         if type(value) not in _PLAIN and is_array(value):
             import numpy as np

@@ -204,7 +204,7 @@ def pieces_of(
         software.slowdown,
         software.expert_overlap,
     )
-    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
+    strides = tuple(prices.strides[group] for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
     kept: list[Any] = [prices.pieces.get(key) for key in keys]
     new = [place for place, piece in enumerate(kept) if piece is None]
