@@ -8,6 +8,7 @@ second layout that shares sizes costs little.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -61,9 +62,8 @@ _MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
 _FEW_GEMMS: Final = 8
-_MANY_KERNELS: Final = 500
-"""Fewer GEMMs one by one take less time than importing NumPy. A machine on which so many kernels
-were priced goes on with more, and then a vector is faster from the second GEMM on."""
+"""Fewer GEMMs one by one take less time than importing NumPy. Where it was imported for something
+else, a vector takes less time than a GEMM by itself, shape by shape."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 """Knuth's multiplier for 64 bits, and half of them."""
 
@@ -299,7 +299,7 @@ class Prices:
     def _keep_gemms(self, dtype: str, new: Mapping[tuple[int, Key], Gemm]) -> None:
         """Price GEMMs of one number format as one vector: all sizes, beside all numbers of SMs."""
         kept = self._kernel_prices
-        if len(new) < _FEW_GEMMS and sum(map(len, kept.values())) < _MANY_KERNELS:
+        if len(new) < _FEW_GEMMS and "numpy" not in sys.modules:
             for (taken, key), op in new.items():
                 kept[taken][key] = self.alone(op, taken)
             return

@@ -182,7 +182,7 @@ class TrainingTimes:
         if not len(rows):
             return cells._replace(time_s=seconds)
         pairs = _Pairs(self._grid, cells)
-        used = np.unique(self._which_layers[cells.family])
+        used = np.flatnonzero(np.bincount(self._which_layers[cells.family]))
         layers = _Layers(pairs, [self._layer_choices[number] for number in used])
         which = np.searchsorted(used, self._which_layers)
         place = which[cells.family] * pairs.number + pairs.of_cells
