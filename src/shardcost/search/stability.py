@@ -105,6 +105,7 @@ class _Drawn:
         self.draws, self.seed = draws, seed
         self.errors: dict[str, float] = {}
         self._factors: dict[tuple[str, Kind], Floats] = {}
+        self._slowed: dict[Software, Software] = {}
 
     def factors(self, system: str, kind: Kind) -> Floats:
         """Return how many times as long a kind of operation takes on a system, by draw."""
@@ -136,8 +137,10 @@ class _Drawn:
         ledger = Ledger.of(program, prices.adjusted(how))
         if software.fit is not None:
             kind = Kind(_HOST, software.fit.median_pct)
-            host = _slowed_host(software, self.factors(software.name, kind))
-            setting = replace(program.setting, software=host)
+            if software not in self._slowed:
+                factors = self.factors(software.name, kind)
+                self._slowed[software] = _slowed_host(software, factors)
+            setting = replace(program.setting, software=self._slowed[software])
             ledger = replace(ledger, program=replace(program, setting=setting))
         slowdowns: Floats = np.broadcast_to(ledger.time_s(), self.draws) / candidate.estimate.time_s
         return slowdowns
