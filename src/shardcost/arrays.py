@@ -139,6 +139,20 @@ def cell_by_cell(function: Callable[[int], int], numbers: Any) -> Any:
     return looked_up(found, where.reshape(np.shape(numbers)))
 
 
+def once_each(function: Callable[[Any], Any], numbers: Any) -> Any:
+    """Return a function of numbers, computed once for each different cell of a NumPy array.
+
+    >>> once_each(math.sqrt, 4.0)
+    2.0
+    """
+    if not is_array(numbers) or type(numbers).__module__ != "numpy":
+        return function(numbers)
+    import numpy as np
+
+    different, where = np.unique(numbers, return_inverse=True)
+    return function(different)[where.reshape(numbers.shape)]
+
+
 def looked_up(table: Any, index: Any) -> Any:
     """Return the entry of a table at an index; of an array of those, entries where that lives.
 

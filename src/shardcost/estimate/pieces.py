@@ -269,7 +269,7 @@ def _priced_piece(
     inside_bytes: Any = 0.0
     network_bytes: Any = 0.0
     for op, price in zip(operations, priced, strict=True):
-        if isinstance(op, Collective):
+        if type(op) is Collective:
             collectives.append((len(seconds), op))
             each_s, near, far = price
             whole_s = op.count * each_s
@@ -409,31 +409,25 @@ def is_exchange(op: Operation) -> bool:
 
 def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassTime:
     """Return what a pass takes, from how much each of its operations lengthens it."""
-    device_s: Any = 0.0
     kernels: Any = 0
     hops: Any = 0
-    for op, each_s in zip(operations, exposed, strict=True):
-        device_s = device_s + each_s
-        if type(op) is Collective:
+    for op in operations:
+        kind = type(op)
+        if kind is Collective:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
+        elif kind is Gemm:
+            kernels = kernels + op.count * op.launches
+        elif kind is Elementwise:
+            kernels = kernels + op.count * op.kernels
         else:
-            kernels = kernels + op.count * _launches(op)
-    return PassTime(device_s, kernels, hops)
+            kernels = kernels + op.count * (_EXPERT_LAUNCHES if kind is ExpertKernels else 1)
+    return PassTime(sum(exposed, 0.0), kernels, hops)
 
 
 _EXPERT_LAUNCHES: Final = 8
 """Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
 activation between them, the sum."""
-
-
-def _launches(op: Operation) -> Any:
-    """Return how many kernels the host starts for a compute operation."""
-    if type(op) is Gemm:
-        return op.launches
-    if type(op) is Elementwise:
-        return op.kernels
-    return _EXPERT_LAUNCHES if type(op) is ExpertKernels else 1
 
 
 class _Overlaps(NamedTuple):

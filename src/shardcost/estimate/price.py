@@ -184,13 +184,11 @@ class Prices:
         """By how many SMs a collective's kernel takes meanwhile."""
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
-        for kept, most in (
-            (self._sent_prices, _MOST_PRICES),
-            *((each, _MOST_PRICES) for each in self._kernel_prices.values()),
-            (self.pieces, _MOST_PIECES),
-        ):
-            if len(kept) > most:
-                kept.clear()
+        for prices in (self._sent_prices, *self._kernel_prices.values()):
+            if len(prices) > _MOST_PRICES:
+                prices.clear()
+        if len(self.pieces) > _MOST_PIECES:
+            self.pieces.clear()
 
     @property
     def is_adjusted(self) -> bool:
