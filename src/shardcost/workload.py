@@ -142,7 +142,8 @@ class Train(Workload):
     @property
     def of_a_pass(self) -> Hashable:
         """What decides what one pass does, over a micro-batch of however large a batch."""
-        return _OF_A_PASS(self.__dict__)
+        key: Hashable = _OF_A_PASS(self.__dict__)
+        return key
 
 
 _OF_A_PASS: Final = itemgetter(*(name for name in Train._names if name != "global_batch"))

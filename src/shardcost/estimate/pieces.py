@@ -269,7 +269,7 @@ def _priced_piece(
     inside_bytes: Any = 0.0
     network_bytes: Any = 0.0
     for op, price in zip(operations, priced, strict=True):
-        if type(op) is Collective:
+        if isinstance(op, Collective):
             collectives.append((len(seconds), op))
             each_s, near, far = price
             whole_s = op.count * each_s
@@ -412,16 +412,15 @@ def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassT
     kernels: Any = 0
     hops: Any = 0
     for op in operations:
-        kind = type(op)
-        if kind is Collective:
+        if type(op) is Collective:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
-        elif kind is Gemm:
+        elif type(op) is Gemm:
             kernels = kernels + op.count * op.launches
-        elif kind is Elementwise:
+        elif type(op) is Elementwise:
             kernels = kernels + op.count * op.kernels
         else:
-            kernels = kernels + op.count * (_EXPERT_LAUNCHES if kind is ExpertKernels else 1)
+            kernels = kernels + op.count * (_EXPERT_LAUNCHES if type(op) is ExpertKernels else 1)
     return PassTime(sum(exposed, 0.0), kernels, hops)
 
 

@@ -269,19 +269,18 @@ class Prices:
             kernels = self._kernel_prices.setdefault(taken, {})
             prices: list[Any] = []
             for op in operations:
-                kind = type(op)
-                if kind is Elementwise and op.converts is None:  # computed sooner than found
+                if type(op) is Elementwise and op.converts is None:  # computed sooner than found
                     prices.append(self._elementwise(op))
                     continue
-                key = _PRICED_BY[kind](op)
-                if kind is Collective:
+                key = _PRICED_BY[type(op)](op)
+                if type(op) is Collective:
                     key = (*key, self.strides[op.group])
                     price = sent.get(key)
                     if price is None:
                         price = sent[key] = self._collective_price(self._placed(op))
                 else:
                     price = kernels.get(key)
-                    if price is None and kind is Gemm and op.fullest is None:
+                    if price is None and type(op) is Gemm and op.fullest is None:
                         gemms.setdefault(op.dtype, {})[taken, key] = op
                         late.append((prices, len(prices), kernels, key))
                     elif price is None:

@@ -73,7 +73,7 @@ def _sent(estimate: Estimate, event: timeline.Event, group: str, pieces: int) ->
     # The format that activations and weights are sent in.
     dtype = workload.dtype if workload.dtype in {"fp32", "fp16", "bf16"} else "bf16"
     if group == "pp":
-        return _Sent("send_recv", "pp", estimate.layout.pp, int(program.send_bytes), dtype)
+        return _Sent("send_recv", "pp", int(estimate.layout.pp), int(program.send_bytes), dtype)
     if event.passing is None and program.step is not None and isinstance(workload, Train):
         if event.name == "reduce gradients":
             return _of_step(program.step.gradients, workload.gradient_dtype, pieces)
