@@ -19,7 +19,7 @@ from shardcost.catalog import names, tuner_table
 from shardcost.errors import InfeasibleError, ShardcostError
 from shardcost.estimate.interval import ranges_of
 from shardcost.estimate.pieces import is_exchange
-from shardcost.estimate.placement import places
+from shardcost.estimate.placement import strides
 from shardcost.formats.tables import read_table
 from shardcost.machine.dispatch import libraries
 from shardcost.memory.parameters import (
@@ -63,9 +63,9 @@ def grid(layout: Layout) -> dict[int, tuple[int, int]]:
 )
 def test_expert_groups_sit_where_their_ranks_are(layout: Layout) -> None:
     """The nodes of a group, counted rank by rank, are those of its ranks and stride."""
-    place = places(layout)["ep"]
+    stride = strides(layout)["ep"]
     own = [device for device, (shard, _) in grid(layout).items() if shard == 0][: int(layout.ep)]
-    assert [device - own[0] for device in own] == [place.stride * i for i in range(place.ranks)]
+    assert [device - own[0] for device in own] == [stride * i for i in range(int(layout.ep))]
 
 
 def test_experts_on_four_nodes_send_over_the_network() -> None:

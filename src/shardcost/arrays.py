@@ -20,6 +20,10 @@ _PLAIN: Final = frozenset({int, float, bool})
 
 def largest(*values: Any) -> Any:
     """Return the largest of some numbers, cell by cell where any is an array."""
+    if len(values) == 2:  # most calls: two plain numbers, without a loop
+        one, other = values
+        if type(one) in _PLAIN and type(other) in _PLAIN:
+            return other if other > one else one
     for value in values:
         if type(value) not in _PLAIN and is_array(value):
             import numpy as np
@@ -30,6 +34,10 @@ def largest(*values: Any) -> Any:
 
 def smallest(*values: Any) -> Any:
     """Return the smallest of some numbers, cell by cell where any is an array."""
+    if len(values) == 2:
+        one, other = values
+        if type(one) in _PLAIN and type(other) in _PLAIN:
+            return other if other < one else one
     for value in values:
         if type(value) not in _PLAIN and is_array(value):
             import numpy as np
@@ -129,6 +137,20 @@ def cell_by_cell(function: Callable[[int], int], numbers: Any) -> Any:
     different, where = np.unique(numbers, return_inverse=True)
     found = np.array([function(each) for each in different.tolist()])
     return looked_up(found, where.reshape(np.shape(numbers)))
+
+
+def once_each(function: Callable[[Any], Any], numbers: Any) -> Any:
+    """Return a function of numbers, computed once for each different cell of a NumPy array.
+
+    >>> once_each(math.sqrt, 4.0)
+    2.0
+    """
+    if not is_array(numbers) or type(numbers).__module__ != "numpy":
+        return function(numbers)
+    import numpy as np
+
+    different, where = np.unique(numbers, return_inverse=True)
+    return function(different)[where.reshape(numbers.shape)]
 
 
 def looked_up(table: Any, index: Any) -> Any:

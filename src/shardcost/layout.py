@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import permutations
+from operator import itemgetter
 from typing import Any, Final
 
 from shardcost.checks import (
@@ -151,19 +152,12 @@ class Layout(Noun):
         return self.tp * self.cp * self.pp * self.dp
 
     @property
-    def unstaged(self) -> Layout:
-        """The same for what a layer does, which pipeline and placement do not change.
+    def of_a_layer(self) -> tuple[Any, ...]:
+        """What decides what a rank does in a layer: all but pipeline and placement, as a key.
 
         Only the share of layers that are recomputed depends on the stages.
         """
-        return self.variant(
-            pp=1 if self.recompute_layers is None else self.pp,
-            virtual_stages=1,
-            schedule="1f1b",
-            order=_ANY_ORDER,
-            first_stage_layers=None,
-            last_stage_layers=None,
-        )
+        return *_OF_A_LAYER(self.__dict__), None if self.recompute_layers is None else self.pp
 
     def recomputes(self, module: str) -> bool:
         """Return whether a module of a layer is computed again by itself.
@@ -209,3 +203,12 @@ class Layout(Noun):
         names = ("tp", "cp", "ep", "pp", "dp", "virtual_stages")
         degrees = {_SHORT.get(name, name): getattr(self, name) for name in names}
         return "".join(f"{k}{v}" for k, v in degrees.items() if is_array(v) or v > 1) or "tp1"
+
+
+_OF_A_LAYER: Final = itemgetter(
+    *(
+        name
+        for name in Layout._names
+        if name not in {"pp", "virtual_stages", "schedule", "order"} and "stage_layers" not in name
+    )
+)

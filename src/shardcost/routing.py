@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardcost.arrays import ceil, exp, largest, log2, smallest, sqrt
+from shardcost.arrays import ceil, exp, largest, log2, once_each, smallest, sqrt
+from shardcost.checks import is_array
 from shardcost.errors import UnknownNameError
 from shardcost.records import NamedTuple
 
@@ -107,8 +108,13 @@ def distinct_experts(tokens: Any, experts: Any, top_k: Any, skew: float = 0.0) -
         return experts * (1 - (1 - share) ** tokens)
     popularity = [exp(skew * quantile) for quantile in _NORMAL]
     unit = share * len(_NORMAL) / sum(popularity)
-    missed = sum((1 - smallest(unit * one, 1.0)) ** tokens for one in popularity)
-    return experts * (1 - missed / len(_NORMAL))
+
+    def missed(tokens: Any) -> Any:
+        return sum((1 - smallest(unit * one, 1.0)) ** tokens for one in popularity)
+
+    # Layouts of an array have few different numbers of tokens.
+    alone = missed(tokens) if is_array(unit) else once_each(missed, tokens)
+    return experts * (1 - alone / len(_NORMAL))
 
 
 def _even(tokens: Any, experts: Any, top_k: Any, ep: Any) -> ExpertLoad:

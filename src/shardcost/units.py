@@ -21,12 +21,9 @@ Two differences that the field trips over are enforced, never guessed:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, SupportsFloat
+from typing import Any, Final, SupportsFloat
 
 from shardcost.errors import BadTypeError, BadValueError
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 GIGA: Final = 10**9
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -52,7 +49,7 @@ _UNIT_OF_DATA: Final = re.compile(r"([kKMGTP]i?)?(B|b|bit|bits)?")
 def parse_bytes(text: str, name: str = "size") -> int:
     """Return a size such as ``64MiB``, ``1.5 GB`` or ``4096`` (bytes) in bytes."""
     rule = "a size with its unit, like 64MiB (2**20 bytes each), 64MB (1e6) or 4096 (bytes)"
-    number, unit = _split(text, name, rule)
+    (number, parts), unit = _split(text, name, rule)
     match = _UNIT_OF_DATA.fullmatch(unit)
     if not match:
         raise BadValueError(name, text, rule)
@@ -61,10 +58,10 @@ def parse_bytes(text: str, name: str = "size") -> int:
         raise BadValueError(name, text, f"in bytes, not bits; write {prefix}B for bytes")
     if prefix and not kind:
         raise BadValueError(name, text, _say_which(prefix))
-    size = number * _factor(prefix, name, text)
-    if size.denominator != 1:
+    size, rest = divmod(number * _factor(prefix, name, text), parts)
+    if rest:
         raise BadValueError(name, text, "a whole number of bytes")
-    return int(size)
+    return size
 
 
 def parse_rate(text: str, name: str = "bandwidth") -> float:
@@ -73,22 +70,22 @@ def parse_rate(text: str, name: str = "bandwidth") -> float:
     ``GBps`` and ``Gbps`` are read as ``GB/s`` and ``Gb/s``.
     """
     rule = "a rate above 0 with its unit, like 450GB/s (bytes) or 400Gb/s (bits)"
-    number, unit = _split(text, name, rule)
+    (number, parts), unit = _split(text, name, rule)
     data, per_second = re.fullmatch(r"(.*?)(/s|ps)?", unit).groups()  # type: ignore[union-attr]
     match = _UNIT_OF_DATA.fullmatch(data)
     if not match or not per_second or not match[2] or not number:
         raise BadValueError(name, text, rule)
     per_byte = 8 if match[2].startswith("b") else 1
-    return float(number * _factor(match[1] or "", name, text) / per_byte)
+    return number * _factor(match[1] or "", name, text) / (parts * per_byte)
 
 
 def parse_time(text: str, name: str = "time") -> float:
     """Return a time such as ``3.2us``, ``15 ms`` or ``2min`` in seconds."""
     rule = "a time with its unit (ns, us, ms, s, min, h), like 3.2us"
-    number, unit = _split(text, name, rule)
+    (number, parts), unit = _split(text, name, rule)
     if unit not in _NANOSECONDS:
         raise BadValueError(name, text, rule)
-    return float(number * _NANOSECONDS[unit] / GIGA)
+    return number * _NANOSECONDS[unit] / (parts * GIGA)
 
 
 def parse_flops(text: str, name: str = "rate") -> float:
@@ -109,11 +106,11 @@ def parse_power(text: str, name: str = "power") -> float:
 def _parse_scaled(text: str, name: str, unit: str, example: str) -> float:
     """Return a number above 0 whose unit has a decimal prefix."""
     rule = f"a number above 0 with its unit, like {example}"
-    number, written = _split(text, name, rule)
+    (number, parts), written = _split(text, name, rule)
     match = re.fullmatch(rf"([kKMGTPE]?){unit}", written)
     if not match or not number:
         raise BadValueError(name, text, rule)
-    return float(number * {**_DECIMAL, "E": 10**18}[match[1]])
+    return number * {**_DECIMAL, "E": 10**18}[match[1]] / parts
 
 
 def format_bytes(size_bytes: SupportsFloat) -> str:
@@ -150,15 +147,18 @@ def format_time(seconds: SupportsFloat) -> str:
     return _scaled(value * 1e9, 1000, ["ns", "us", "ms", "s"])
 
 
-def _split(text: str, name: str, rule: str) -> tuple[Fraction, str]:
+def _split(text: str, name: str, rule: str) -> tuple[tuple[int, int], str]:
+    """Return the number that a text begins with, as a fraction of whole numbers, and its unit."""
     if not isinstance(text, str):
         raise BadTypeError(name, text, rule)
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise BadValueError(name, text, rule)
-    from fractions import Fraction
-
-    return Fraction(match[1]), match[2] or ""
+    digits, _, exponent = match[1].lower().partition("e")
+    whole, _, part = digits.partition(".")
+    power = int(exponent or 0) - len(part)
+    number = int(whole + part)
+    return (number * 10**power, 1) if power > 0 else (number, 10**-power), match[2] or ""
 
 
 def _factor(prefix: str, name: str, text: str) -> int:

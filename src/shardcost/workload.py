@@ -7,6 +7,8 @@ NumPy arrays that broadcast.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from operator import itemgetter
 from typing import Any, Final, Protocol, Self
 
 from shardcost.checks import (
@@ -77,8 +79,8 @@ class Workload(Noun, ABC):
         return ", ".join([dtype, *words])
 
     @property
-    def of_a_pass(self) -> Self:
-        """The same for what one pass over the layers does."""
+    def of_a_pass(self) -> Hashable:
+        """What decides what one pass over the layers does, as a key."""
         return self
 
     def in_formats_of(self, model: Formatted, *, narrow_cache: bool = False) -> Self:
@@ -138,9 +140,13 @@ class Train(Workload):
         return self.global_batch * self.sequence_length
 
     @property
-    def of_a_pass(self) -> Self:
-        """The same for what one pass does, over a micro-batch of however large a batch."""
-        return self.variant(global_batch=1)
+    def of_a_pass(self) -> Hashable:
+        """What decides what one pass does, over a micro-batch of however large a batch."""
+        key: Hashable = _OF_A_PASS(self.__dict__)
+        return key
+
+
+_OF_A_PASS: Final = itemgetter(*(name for name in Train._names if name != "global_batch"))
 
 
 @noun

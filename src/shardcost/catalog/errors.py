@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from math import log
+from math import erf, log, sqrt
 from typing import Any, Final
 
 from shardcost import catalog
@@ -27,6 +27,9 @@ Facts = Mapping[str, str]
 CONFIDENCE_PCT: Final = 90
 _BELOW_HIGH: Final = (1 + CONFIDENCE_PCT / 100) / 2
 """The share of residuals below the high end: as many are beyond it as below the low end."""
+_HIGH_IN_SIGMAS: Final = 1.6448536269514715
+"""The quantile of `_BELOW_HIGH` of a normal distribution, which `statistics.NormalDist` would
+compute at the cost of importing it."""
 REPEATS: Final = log(1.015)
 """Half of repeated measurements are farther than this apart: no interval is narrower."""
 MEASURED, SAME_ARCHITECTURE, OTHER_ARCHITECTURE = (
@@ -80,8 +83,7 @@ class Residuals(NamedTuple):
         """
         from statistics import NormalDist  # slow to load, and few ask
 
-        normal = NormalDist()
-        ends = normal.inv_cdf(share) / normal.inv_cdf(_BELOW_HIGH)
+        ends = NormalDist().inv_cdf(share) / _HIGH_IN_SIGMAS
         return ends * self.high if ends > 0 else -ends * self.low
 
     def share_below(self, residual: float) -> float:
@@ -90,12 +92,10 @@ class Residuals(NamedTuple):
         >>> round(Residuals(-0.2, 0.3, 100, "").share_below(0.3), 3)
         0.95
         """
-        from statistics import NormalDist
-
-        normal, reach = NormalDist(), self.high if residual > 0 else -self.low
+        reach = self.high if residual > 0 else -self.low
         if not reach:
             return float(residual >= 0)
-        return normal.cdf(normal.inv_cdf(_BELOW_HIGH) * residual / reach)
+        return 0.5 * (1 + erf(_HIGH_IN_SIGMAS * residual / reach / sqrt(2)))
 
 
 class _Group(NamedTuple):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardcost.checks import Noun, is_array
 from shardcost.estimate.ledger import Pieces, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
-from shardcost.estimate.placement import places
+from shardcost.estimate.placement import strides
 from shardcost.estimate.price import Prices, grouped
 from shardcost.layout import Layout
 from shardcost.machine import Machine
@@ -33,10 +33,10 @@ _FEW: Final = 256
 
 def different_layers(layout: Layout, workload: Workload) -> tuple[Indices, Indices]:
     """Return layouts with different layers, one of each, and which of them each layout is like."""
-    placed = places(layout)
+    apart = strides(layout)
     columns = [layout.tp, layout.cp, layout.ep, sequences_per_pass(layout, workload)]
     columns += [expert_tensor_degree(layout)]
-    columns += [placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor")]
+    columns += [apart[group] for group in ("tp", "cp", "ep", "ep_tensor")]
     if layout.recompute_layers is not None:  # their share depends on the stages
         columns.append(layout.pp)
     columns += _arrays(workload).values()
@@ -75,7 +75,7 @@ def pieces_by_layer(
         return None
     some, work = _some(layout, rows), _some(workload, rows)
     own = program_of(model, some, work, software)
-    kinds, first, last = layer_pieces(own, Prices(machine, places(some), arrays=True))
+    kinds, first, last = layer_pieces(own, Prices(machine, strides(some), arrays=True))
     return (
         tuple(
             piece_at(each, back, kind.passes)

@@ -276,7 +276,7 @@ class Ledger:
             stage(stages.last.layers, self.last.passes),
         )
 
-    @cached_property
+    @property
     def step_work(self) -> StepWork:
         """A training step as the schedule takes it."""
         return self.step_work_at(self.stage_work, self.program.setting.layout.virtual_stages)

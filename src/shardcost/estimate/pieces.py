@@ -204,7 +204,7 @@ def pieces_of(
         software.slowdown,
         software.expert_overlap,
     )
-    strides = tuple(prices.placed[group].stride for group in ("tp", "cp", "ep", "ep_tensor"))
+    strides = tuple(prices.strides[group] for group in ("tp", "cp", "ep", "ep_tensor"))
     keys = [(name, passes, how, strides) for name, passes in named]
     kept: list[Any] = [prices.pieces.get(key) for key in keys]
     new = [place for place, piece in enumerate(kept) if piece is None]
@@ -409,31 +409,24 @@ def is_exchange(op: Operation) -> bool:
 
 def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassTime:
     """Return what a pass takes, from how much each of its operations lengthens it."""
-    device_s: Any = 0.0
     kernels: Any = 0
     hops: Any = 0
-    for op, each_s in zip(operations, exposed, strict=True):
-        device_s = device_s + each_s
+    for op in operations:
         if type(op) is Collective:
             kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
             hops = hops + op.count * (op.ranks - 1)
+        elif type(op) is Gemm:
+            kernels = kernels + op.count * op.launches
+        elif type(op) is Elementwise:
+            kernels = kernels + op.count * op.kernels
         else:
-            kernels = kernels + op.count * _launches(op)
-    return PassTime(device_s, kernels, hops)
+            kernels = kernels + op.count * (_EXPERT_LAUNCHES if type(op) is ExpertKernels else 1)
+    return PassTime(sum(exposed, 0.0), kernels, hops)
 
 
 _EXPERT_LAUNCHES: Final = 8
 """Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
 activation between them, the sum."""
-
-
-def _launches(op: Operation) -> Any:
-    """Return how many kernels the host starts for a compute operation."""
-    if type(op) is Gemm:
-        return op.launches
-    if type(op) is Elementwise:
-        return op.kernels
-    return _EXPERT_LAUNCHES if type(op) is ExpertKernels else 1
 
 
 class _Overlaps(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where the groups of a layout sit on the devices: `places`."""
+"""Where the groups of a layout sit on the devices: `strides`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ from typing import Any
 
 from shardcost.arrays import choose
 from shardcost.layout import Layout
-from shardcost.memory.parameters import expert_copies, expert_tensor_degree
-from shardcost.records import NamedTuple
+from shardcost.memory.parameters import expert_tensor_degree
 
 
-class Place(NamedTuple):
-    """Ranks of one group, and the devices from one to the next."""
-
-    ranks: Any
-    stride: Any
-
-
-def places(layout: Layout) -> dict[str, Place]:
-    """Return where each group of a layout sits on the devices.
+def strides(layout: Layout) -> dict[str, Any]:
+    """Return for each group of a layout how many devices its next rank is away.
 
     Devices are numbered through the nodes. The order of placement says which degree varies fastest:
     the innermost group has neighbours, the next is as many devices apart as the first has ranks.
@@ -27,34 +19,30 @@ def places(layout: Layout) -> dict[str, Place]:
     over all ranks of a stage, those that share an expert next to each other (Megatron Core). Their
     gradients go over the ranks with the same ones (``dp_experts``).
 
-    >>> places(Layout(tp=8, pp=2, dp=4))["dp"]
-    Place(ranks=4, stride=8)
-    >>> places(Layout(tp=8, dp=4, ep=8))["ep"]  # two ranks on each of four nodes
-    Place(ranks=8, stride=4)
+    >>> strides(Layout(tp=8, pp=2, dp=4))["dp"]
+    8
+    >>> strides(Layout(tp=8, dp=4, ep=8))["ep"]  # two ranks on each of four nodes
+    4
     """
-    placed: dict[str, Place] | None = layout.memo.get("places")
-    if placed is not None:
-        return placed
-    strides: dict[str, Any] = {}
+    known: dict[str, Any] | None = layout.memo.get("strides")
+    if known is not None:
+        return known
+    found: dict[str, Any] = {}
     reach: Any = 1
     for name in layout.order.split("-"):
-        strides[name] = reach
+        found[name] = reach
         reach = reach * getattr(layout, name)
-    placed = {name: Place(getattr(layout, name), stride) for name, stride in strides.items()}
-    replicas = layout.dp * layout.cp
     inner = min(("dp", "cp"), key=layout.order.index)
     etp = expert_tensor_degree(layout)
     # An expert group that is larger than what stands before the pipeline reaches over its stages.
-    spread = choose(etp * layout.ep <= strides["pp"], etp, etp * layout.pp)
-    alike = (etp == layout.tp) & (layout.ep <= replicas)
-    placed["dp"] = Place(replicas, strides[inner])
-    placed["offload"] = Place(1, 1)
-    placed["ep"] = Place(layout.ep, choose(alike, strides[inner], spread))
-    placed["ep_tensor"] = Place(etp, choose(alike, strides["tp"], 1))
-    placed["dp_experts"] = Place(expert_copies(layout), placed["ep"].stride * layout.ep)
+    spread = choose(etp * layout.ep <= found["pp"], etp, etp * layout.pp)
+    alike = (etp == layout.tp) & (layout.ep <= layout.dp * layout.cp)
+    found["dp"] = found[inner]
+    found["offload"] = 1
+    found["ep"] = choose(alike, found["dp"], spread)
+    found["ep_tensor"] = choose(alike, found["tp"], 1)
+    found["dp_experts"] = found["ep"] * layout.ep
     if layout.shard_degree is not None:
-        outer = strides[inner] * layout.shard_degree
-        placed["dp_outer"] = Place(replicas // layout.shard_degree, outer)
-        placed["dp"] = Place(layout.shard_degree, strides[inner])
-    layout.memo["places"] = placed
-    return placed
+        found["dp_outer"] = found["dp"] * layout.shard_degree
+    layout.memo["strides"] = found
+    return found

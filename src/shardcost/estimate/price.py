@@ -8,6 +8,7 @@ second layout that shares sizes costs little.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -24,7 +25,6 @@ from shardcost.collectives.group import sits_unevenly
 from shardcost.collectives.library_time import CollectiveTime, collective_time, group_on
 from shardcost.dtypes import format_on
 from shardcost.errors import BadValueError
-from shardcost.estimate.placement import Place
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
@@ -62,9 +62,8 @@ _MOST_GRID_BYTES: Final = 32 * 2**20
 """The same for prices on arrays."""
 _FEW_CELLS: Final = 64
 _FEW_GEMMS: Final = 8
-_MANY_KERNELS: Final = 500
-"""Fewer GEMMs one by one take less time than importing NumPy. A machine on which so many kernels
-were priced goes on with more, and then a vector is faster from the second GEMM on."""
+"""Fewer GEMMs one by one take less time than importing NumPy. Where it was imported for something
+else, a vector takes less time than a GEMM by itself, shape by shape."""
 _MIXER, _HALF = 0x9E3779B97F4A7C15, 32
 """Knuth's multiplier for 64 bits, and half of them."""
 
@@ -169,11 +168,14 @@ def state_sizes(op: StateKernel) -> Sizes:
 class Prices:
     """What operations cost on a machine under a placement of the groups."""
 
-    def __init__(self, machine: Machine, placed: dict[str, Place], *, arrays: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, strides: Mapping[str, Any], *, arrays: bool = False
+    ) -> None:
         self.arrays = arrays
         """Whether any operation has an array among its sizes."""
         self.machine = machine
-        self.placed = placed
+        self.strides = strides
+        """By group: how many devices its next rank is away."""
         self._adjust: Adjust | None = None
         self._sent_prices: dict[Key, Any] = machine.memo.setdefault("collectives", {})
         self._kernel_prices: dict[int, dict[Key, Any]] = machine.kernels.memo.setdefault(
@@ -182,13 +184,11 @@ class Prices:
         """By how many SMs a collective's kernel takes meanwhile."""
         self.pieces: dict[Any, Any] = machine.memo.setdefault("pieces", {})
         """Priced pieces of models found so far on the machine."""
-        for kept, most in (
-            (self._sent_prices, _MOST_PRICES),
-            *((each, _MOST_PRICES) for each in self._kernel_prices.values()),
-            (self.pieces, _MOST_PIECES),
-        ):
-            if len(kept) > most:
-                kept.clear()
+        for prices in (self._sent_prices, *self._kernel_prices.values()):
+            if len(prices) > _MOST_PRICES:
+                prices.clear()
+        if len(self.pieces) > _MOST_PIECES:
+            self.pieces.clear()
 
     @property
     def is_adjusted(self) -> bool:
@@ -219,9 +219,7 @@ class Prices:
         taken = self._taken(sms_taken)
         if self.arrays:
             return self._changed(operations, [self._on_grid(op, taken) for op in operations])
-        keys = self._keys(operations)
-        self._keep({taken: dict(zip(keys, operations, strict=True))})
-        return self._kept(keys, operations, taken)
+        return self._plain({taken: operations})[0]
 
     def priced_beside(
         self, operations: Sequence[Operation], gemms: Sequence[Gemm], sms_taken: int
@@ -233,14 +231,8 @@ class Prices:
         taken = self._taken(sms_taken)
         if self.arrays or not gemms or not taken:
             return self.priced(operations), self.of(gemms, sms_taken) if gemms else []
-        keys, beside = self._keys(operations), self._keys(gemms)
-        self._keep(
-            {
-                0: dict(zip(keys, operations, strict=True)),
-                taken: dict(zip(beside, gemms, strict=True)),
-            }
-        )
-        return self._kept(keys, operations, 0), self._kept(beside, gemms, taken)
+        priced, beside = self._plain({0: operations, taken: gemms})
+        return priced, beside
 
     def _taken(self, sms: int) -> int:
         """Return the SMs that a collective takes: none on a torus, where engines move its data."""
@@ -258,56 +250,56 @@ class Prices:
             for op, price in zip(operations, prices, strict=True)
         ]
 
-    def _keys(self, operations: Sequence[Operation]) -> list[Key]:
-        """Return what the prices of operations depend on: all but names, counts and taken SMs."""
-        placed = self.placed
-        return [
-            (*_PRICED_BY[Collective](op), placed[op.group].stride)
-            if type(op) is Collective
-            else _PRICED_BY[type(op)](op)
-            for op in operations
-        ]
+    def _key(self, op: Operation) -> Key:
+        """Return what the price of an operation depends on: all but name, count and taken SMs."""
+        key = _PRICED_BY[type(op)](op)
+        return (*key, self.strides[op.group]) if type(op) is Collective else key
 
-    def _kept(self, keys: Sequence[Key], operations: Sequence[Operation], taken: int) -> list[Any]:
-        """Return prices that are kept, of operations of plain numbers beside so many taken SMs."""
-        sent, kernels = self._sent_prices, self._kernel_prices[taken]
-        prices = [
-            (sent if type(op) is Collective else kernels)[key]
-            for key, op in zip(keys, operations, strict=True)
-        ]
-        return self._changed(operations, prices)
-
-    def _keep(self, asked: Mapping[int, Mapping[Key, Operation]]) -> None:
-        """Find the prices of operations of plain numbers that are not kept yet; GEMMs together.
+    def _plain(self, asked: Mapping[int, Sequence[Operation]]) -> list[list[Any]]:
+        """Return the prices of operations of plain numbers; each found once, and GEMMs together.
 
         Args:
-            asked: Operations by their key, by how many SMs are taken beside them.
+            asked: Operations, by how many SMs are taken beside them.
         """
         sent = self._sent_prices
-        gemms: dict[str, list[tuple[int, Key]]] = {}
+        found: list[list[Any]] = []
+        gemms: dict[str, dict[tuple[int, Key], Gemm]] = {}
+        late: list[tuple[list[Any], int, dict[Key, Any], Key]] = []
         for taken, operations in asked.items():
             kernels = self._kernel_prices.setdefault(taken, {})
-            for key, op in operations.items():
+            prices: list[Any] = []
+            for op in operations:
+                if type(op) is Elementwise and op.converts is None:  # computed sooner than found
+                    prices.append(self._elementwise(op))
+                    continue
+                key = _PRICED_BY[type(op)](op)
                 if type(op) is Collective:
-                    if key not in sent:
-                        sent[key] = self._collective_price(self._placed(op))
-                elif key not in kernels:
-                    if type(op) is Gemm and op.fullest is None:
-                        gemms.setdefault(op.dtype, []).append((taken, key))
-                    else:
-                        kernels[key] = self.alone(op, taken)
+                    key = (*key, self.strides[op.group])
+                    price = sent.get(key)
+                    if price is None:
+                        price = sent[key] = self._collective_price(self._placed(op))
+                else:
+                    price = kernels.get(key)
+                    if price is None and type(op) is Gemm and op.fullest is None:
+                        gemms.setdefault(op.dtype, {})[taken, key] = op
+                        late.append((prices, len(prices), kernels, key))
+                    elif price is None:
+                        price = kernels[key] = self.alone(op, taken)
+                prices.append(price)
+            found.append(prices)
         for dtype, new in gemms.items():
-            if (
-                len(new) < _FEW_GEMMS
-                and sum(map(len, self._kernel_prices.values())) < _MANY_KERNELS
-            ):
-                for taken, key in new:
-                    self._kernel_prices[taken][key] = self.alone(asked[taken][key], taken)
-            else:
-                self._keep_gemms(dtype, new)
+            self._keep_gemms(dtype, new)
+        for prices, place, known, key in late:
+            prices[place] = known[key]
+        return list(map(self._changed, asked.values(), found))
 
-    def _keep_gemms(self, dtype: str, new: Sequence[tuple[int, Key]]) -> None:
+    def _keep_gemms(self, dtype: str, new: Mapping[tuple[int, Key], Gemm]) -> None:
         """Price GEMMs of one number format as one vector: all sizes, beside all numbers of SMs."""
+        kept = self._kernel_prices
+        if len(new) < _FEW_GEMMS and "numpy" not in sys.modules:
+            for (taken, key), op in new.items():
+                kept[taken][key] = self.alone(op, taken)
+            return
         import numpy as np
 
         keys = list(dict.fromkeys(key for _, key in new))
@@ -316,11 +308,11 @@ class Prices:
         sms = np.array(all_taken, dtype=float).reshape(-1, 1)
         seconds = np.asarray(self._gemms(dtype, m, n, k, batch, sms))
         for taken, row in zip(all_taken, seconds.tolist(), strict=True):
-            self._kernel_prices[taken].update(zip(keys, row, strict=True))
+            kept[taken].update(zip(keys, row, strict=True))
 
     def _on_grid(self, op: Operation, sms_taken: int = 0) -> Any:
         """Return the price of an operation on arrays, kept for grids that share it."""
-        key = _contents((*self._keys([op])[0], sms_taken))
+        key = _contents((*self._key(op), sms_taken))
         if isinstance(op, Collective):
             op = self._placed(op)
         if key is None:
@@ -635,7 +627,7 @@ class Prices:
 
     def _placed(self, op: Collective) -> Collective:
         """Return a collective with its stride in devices, not in ranks of the group."""
-        return op._replace(stride=op.stride * self.placed[op.group].stride)
+        return op._replace(stride=op.stride * self.strides[op.group])
 
     def _collective_price(self, op: Collective) -> CollectivePrice:
         """Return the price of a placed collective."""
@@ -706,7 +698,7 @@ class Prices:
         """Return where the price of a collective goes beyond what was measured."""
         if self.arrays:
             return self.collective(op).notes
-        key = ("notes", *self._keys([op])[0])
+        key = ("notes", *self._key(op))
         if key not in self._sent_prices:
             self._sent_prices[key] = self.collective(op).notes
         said: tuple[str, ...] = self._sent_prices[key]
@@ -718,9 +710,8 @@ class Prices:
         if self.arrays:
             price = self._on_grid(op)
             return price
-        (key,) = self._keys([op])
-        self._keep({0: {key: op}})
-        price = self._sent_prices[key]
+        self._plain({0: [op]})
+        price = self._sent_prices[self._key(op)]
         return price
 
 

@@ -11,7 +11,7 @@ from shardcost.cluster import Cluster, Device
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
-from shardcost.estimate.placement import places
+from shardcost.estimate.placement import strides
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
@@ -108,7 +108,7 @@ def ledger_of(
         from shardcost.estimate.alike import pieces_by_layer  # plain estimates need no NumPy
 
         known = pieces_by_layer(model, machine, layout, workload, software, program)
-    return Ledger.of(program, Prices(machine, places(layout), arrays=arrays), known)
+    return Ledger.of(program, Prices(machine, strides(layout), arrays=arrays), known)
 
 
 def software_of(

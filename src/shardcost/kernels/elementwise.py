@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardcost.arrays import ceil, choose, largest, smallest
-from shardcost.checks import Count, Quantity, anywhere
+from shardcost.checks import Count, Quantity, anywhere, is_array
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.kernels.cache import hits_per_miss, kept_bytes
 from shardcost.machine.kernels import KernelConstants, clock_hz
@@ -53,13 +53,17 @@ def elementwise_time_s(
     """
     if anywhere(bytes_moved < 0):
         raise BadValueError("bytes_moved", bytes_moved, "at least 0")
-    section = on.section("elementwise", "elementwise")
+    known = on.memo.get("elementwise")  # half of a model's operations ask
+    if known is None:
+        section = on.section("elementwise", "elementwise")
+        rate = on.device.memory_bytes_per_s * section.constants["memory_share"]
+        known = on.memo["elementwise"] = section, on.clock_ratio(section), rate
+    section, slower, bytes_per_s = known
     table = section.constants
-    each_s = 1e-6 * table["latency_us"] + 1e-9 * table["row_ns_per_element"] * row_elements
-    each_s = each_s * on.clock_ratio(section)
-    found: Quantity = kernels * each_s + bytes_moved / (
-        on.device.memory_bytes_per_s * table["memory_share"]
-    )
+    each_s = 1e-6 * table["latency_us"]
+    if is_array(row_elements) or row_elements:
+        each_s = each_s + 1e-9 * table["row_ns_per_element"] * row_elements
+    found: Quantity = kernels * (each_s * slower) + bytes_moved / bytes_per_s
     if section.residual is not None:  # of one kernel; a chain is as many of equal size
         found = found * section.measured_factor(bytes_moved / largest(kernels, 1))
     return found

@@ -148,9 +148,9 @@ def program_of(
         )
         first = last = Passes(())
     elif layout.has_arrays or workload.has_arrays:
-        layers, first, last = _pieces(model, layout, workload, software)
+        layers, first, last = _pieces(s, model, workload)
     else:
-        layers, first, last = _kept_pieces(model, layout.unstaged, workload.of_a_pass, software)
+        layers, first, last = _kept_pieces(s, model, workload)
     stages = stages_of(model, s, layers)
     in_step = None
     if isinstance(workload, Train):
@@ -173,26 +173,26 @@ def program_of(
     )
 
 
-def _kept_pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> Pieces:
+def _kept_pieces(s: Setting, model: Model, workload: Workload) -> Pieces:
     """Return what `_pieces` does for plain numbers; kept with the model.
 
     Estimates one by one often differ in their pipeline alone, and building layers is a quarter of
     their time.
     """
     kept: dict[Any, Pieces] = model.memo.setdefault("pieces", {})
-    key = (layout, workload, software)
+    key = (s.layout.of_a_layer, workload.of_a_pass, s.software)
     pieces = kept.get(key)
     if pieces is None:
         if len(kept) >= _MOST_KEPT:
             kept.clear()
-        pieces = kept[key] = _pieces(model, layout, workload, software)
+        pieces = kept[key] = _pieces(s, model, workload)
     return pieces
 
 
-def _pieces(model: Model, layout: Layout, workload: Workload, software: Software) -> Pieces:
+def _pieces(s: Setting, model: Model, workload: Workload) -> Pieces:
     """Return what a rank does in each kind of layer, the embedding and the head."""
-    s = setting_of(model, layout, workload, software)
-    two_batches = software.expert_overlap == "two_batch" and not s.training
+    layout = s.layout
+    two_batches = s.software.expert_overlap == "two_batch" and not s.training
     if two_batches:  # every kernel runs once for each half of the batch
         s = replace(s, sequences=s.sequences / 2)
     table = embedding_parameters(model, layout)

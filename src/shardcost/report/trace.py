@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shardcost.estimate.placement import Place, places
+from shardcost.estimate.placement import strides
 from shardcost.estimate.result import Estimate
 from shardcost.estimate.timeline import events as timeline
 from shardcost.estimate.timeline.step import step_timeline
@@ -36,14 +36,15 @@ def events_of(estimate: Estimate) -> tuple[list[Event], Names]:
     streams = sorted({event.stream for event in shown}, key=timeline.stream_order)
     pieces = Counter((event.stage, event.name) for event in shown)
     calls: Counter[tuple[int, CommGroup]] = Counter()
-    placed = places(estimate.layout)
-    stride = int(placed["pp"].stride)
+    apart = strides(estimate.layout)
+    stride = int(apart["pp"])
     events = []
     for event in shown:
         rank, call = event.stage * stride, None
         if event.group is not None:
             sent = _sent(estimate, event, event.group, pieces[event.stage, event.name])
-            group = _ranks_of(sent, 0 if sent.collective == "send_recv" else rank, placed)
+            first = 0 if sent.collective == "send_recv" else rank
+            group = _ranks_of(sent, first, apart.get(sent.group, 1))
             number = calls[event.stage, group]
             call = Call(Kind(sent.collective, group, sent.dtype), number, sent.size_bytes)
             calls[event.stage, group] += 1
@@ -61,8 +62,7 @@ class _Sent(NamedTuple):
 
     collective: str
     group: str
-    ranks: int | None = None
-    """As many as the group has if None."""
+    ranks: int
     size_bytes: int = 0
     dtype: str = ""
 
@@ -73,7 +73,7 @@ def _sent(estimate: Estimate, event: timeline.Event, group: str, pieces: int) ->
     # The format that activations and weights are sent in.
     dtype = workload.dtype if workload.dtype in {"fp32", "fp16", "bf16"} else "bf16"
     if group == "pp":
-        return _Sent("send_recv", "pp", None, int(program.send_bytes), dtype)
+        return _Sent("send_recv", "pp", int(estimate.layout.pp), int(program.send_bytes), dtype)
     if event.passing is None and program.step is not None and isinstance(workload, Train):
         if event.name == "reduce gradients":
             return _of_step(program.step.gradients, workload.gradient_dtype, pieces)
@@ -87,7 +87,7 @@ def _sent(estimate: Estimate, event: timeline.Event, group: str, pieces: int) ->
         operations = [op for part in gathers for op in (part.forward if forward else part.backward)]
     sent = [op for op in operations if isinstance(op, Collective) and op.group == group]
     if not sent:
-        return _Sent("all_reduce", group)
+        return _Sent("all_reduce", group, getattr(estimate.layout, group, 1))
     most = max(sent, key=lambda op: float(op.size_bytes * op.count))
     return _Sent(most.collective, group, int(most.ranks))
 
@@ -95,16 +95,14 @@ def _sent(estimate: Estimate, event: timeline.Event, group: str, pieces: int) ->
 def _of_step(operations: Operations, dtype: str, pieces: int) -> _Sent:
     sent = [op for op in operations if isinstance(op, Collective)]
     if not sent:
-        return _Sent("all_reduce", "dp", dtype=dtype)
+        return _Sent("all_reduce", "dp", 1, dtype=dtype)
     first = max(sent, key=lambda op: float(op.size_bytes))
     alike = all((op.collective, op.group) == (first.collective, first.group) for op in sent)
     total = sum(float(op.size_bytes * op.count) for op in sent) if alike else 0.0
     return _Sent(first.collective, first.group, int(first.ranks), int(total / pieces), dtype)
 
 
-def _ranks_of(sent: _Sent, first: int, placed: dict[str, Place]) -> CommGroup:
-    """Return the group that a rank sends over."""
-    place = placed.get(sent.group, Place(1, 1))
-    size = int(place.ranks) if sent.ranks is None else sent.ranks
-    members = [first + number * int(place.stride) for number in range(size)]
-    return CommGroup(f"{sent.group} of rank {first}", sent.group, size, ranks_text(members))
+def _ranks_of(sent: _Sent, first: int, stride: int) -> CommGroup:
+    """Return the group that a rank sends over, whose ranks are so many devices apart."""
+    members = [first + number * stride for number in range(sent.ranks)]
+    return CommGroup(f"{sent.group} of rank {first}", sent.group, sent.ranks, ranks_text(members))

@@ -215,7 +215,7 @@ class _Search:
     def _use(self, op: Collective) -> Use | None:
         if op.group == "offload" or op.ranks == 1:
             return None
-        stride = int(op.stride * self.estimate.ledger.prices.placed[op.group].stride)
+        stride = int(op.stride * self.estimate.ledger.prices.strides[op.group])
         if op.collective == "send_recv":
             ranks = self.estimate.layout.pp if op.group == "pp" else op.ranks
             return Use(op.degree, "send", int(ranks), stride)

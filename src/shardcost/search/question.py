@@ -86,7 +86,7 @@ class Question:
         """
         share = self.constraints.confidence
         assert share is not None  # noqa: S101
-        counts = np.unique(np.array(self.space.gpus))
+        counts = np.array(sorted(set(self.space.gpus)))
         works = [self.workload, *([self.prompt_of(1)] if self.prompts else [])]
 
         def reach(work: Workload, gpus: int) -> float:

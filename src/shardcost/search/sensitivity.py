@@ -104,7 +104,7 @@ def _reading(device: Device, factor: float) -> Device:
 
 def _on_device(estimate: Estimate, device: Device) -> Any:
     """Return the time of a step whose kernels run on another device, and collectives as before."""
-    prices = Prices(estimate.machine.with_device(device), estimate.ledger.prices.placed)
+    prices = Prices(estimate.machine.with_device(device), estimate.ledger.prices.strides)
     return Ledger.of(estimate.program, prices).time_s()
 
 

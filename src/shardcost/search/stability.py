@@ -34,7 +34,7 @@ of 3/4, which `statistics.NormalDist` would compute at the cost of importing it.
 _HOST: Final = "host"
 _HOSTS_OWN: Final = ("step_overhead_s", "host_per_sequence_s", "collective_wait_s")
 """Constants of a software that are seconds of the host, beside those of each kernel."""
-_NINE_OF_TEN: Final = 90
+_NINE_OF_TEN: Final = 0.9
 
 Floats = NDArray[np.float64]
 
@@ -81,8 +81,14 @@ def stability(found: Found, draws: int = 64, seed: int = 0, shown: int = 5) -> S
         first_stays_pct=100 * float((order[0] == 0).mean()),
         changed=float((order[:shown] >= shown).sum(axis=0).mean()),
         errors=dict(sorted(drawn.errors.items())),
-        worst_loss_pct=100 * float(np.percentile(behind, _NINE_OF_TEN)),
+        worst_loss_pct=100 * _at_share(np.sort(behind), _NINE_OF_TEN),
     )
+
+
+def _at_share(ordered: Floats, share: float) -> float:
+    """Return `np.quantile` of sorted numbers, which would import masked arrays."""
+    last = len(ordered) - 1
+    return float(np.interp(share * last, np.arange(last + 1), ordered))
 
 
 class Kind(NamedTuple):
@@ -99,6 +105,7 @@ class _Drawn:
         self.draws, self.seed = draws, seed
         self.errors: dict[str, float] = {}
         self._factors: dict[tuple[str, Kind], Floats] = {}
+        self._slowed: dict[Software, Software] = {}
 
     def factors(self, system: str, kind: Kind) -> Floats:
         """Return how many times as long a kind of operation takes on a system, by draw."""
@@ -130,8 +137,10 @@ class _Drawn:
         ledger = Ledger.of(program, prices.adjusted(how))
         if software.fit is not None:
             kind = Kind(_HOST, software.fit.median_pct)
-            host = _slowed_host(software, self.factors(software.name, kind))
-            setting = replace(program.setting, software=host)
+            if software not in self._slowed:
+                factors = self.factors(software.name, kind)
+                self._slowed[software] = _slowed_host(software, factors)
+            setting = replace(program.setting, software=self._slowed[software])
             ledger = replace(ledger, program=replace(program, setting=setting))
         slowdowns: Floats = np.broadcast_to(ledger.time_s(), self.draws) / candidate.estimate.time_s
         return slowdowns

@@ -20,7 +20,7 @@ from shardcost.checks import is_array
 from shardcost.estimate.alike import different_layers, piece_at, taken
 from shardcost.estimate.ledger import Ledger, layer_bytes, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
-from shardcost.estimate.placement import places
+from shardcost.estimate.placement import strides
 from shardcost.estimate.price import NOTHING, Prices
 from shardcost.estimate.step import ledger_of
 from shardcost.layout import Layout
@@ -83,7 +83,7 @@ class _Pairs:
         software = question.runs(family)
         program = program_of(question.model, layout, workload, software, known)
         machine = machine_of(question.cluster, software)
-        return _Priced(program, Prices(machine, places(layout), arrays=True))
+        return _Priced(program, Prices(machine, strides(layout), arrays=True))
 
 
 def _numbered(codes: Indices, most: int) -> tuple[Indices, Indices]:
@@ -182,7 +182,7 @@ class TrainingTimes:
         if not len(rows):
             return cells._replace(time_s=seconds)
         pairs = _Pairs(self._grid, cells)
-        used = np.unique(self._which_layers[cells.family])
+        used = np.flatnonzero(np.bincount(self._which_layers[cells.family]))
         layers = _Layers(pairs, [self._layer_choices[number] for number in used])
         which = np.searchsorted(used, self._which_layers)
         place = which[cells.family] * pairs.number + pairs.of_cells

@@ -15,7 +15,7 @@ from typing import Final
 from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.estimate.pieces import PassTime, pieces_of
-from shardcost.estimate.placement import places
+from shardcost.estimate.placement import strides
 from shardcost.estimate.price import Prices
 from shardcost.formats.tables import Row, Table
 from shardcost.layout import Layout
@@ -92,7 +92,7 @@ def pass_time(on: Machine, operations: Operations) -> PassTime:
     kept = tuple(
         op for op in operations if not isinstance(op, Collective) and op.name not in _LEFT_OUT
     )
-    (piece,) = pieces_of([("layer", Passes(kept))], Prices(on, places(Layout())), torch())
+    (piece,) = pieces_of([("layer", Passes(kept))], Prices(on, strides(Layout())), torch())
     return piece.forward
 
 

@@ -131,7 +131,7 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
         if op.value_dim != op.head_dim:
             sizes["value_dim"] = named("value_size", op.value_dim)
         words = _attention_words(op, seconds, machine.cluster.device)
-    return Prices(on_named, prices.placed).alone(op._replace(**sizes)), words
+    return Prices(on_named, prices.strides).alone(op._replace(**sizes)), words
 
 
 def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
