@@ -137,7 +137,10 @@ def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Esti
             assert {event.group for event in own} - {None} <= set(busy.comm_s)
         busy, software = usual_passes(found), found.program.setting.software
         backward = busy["backward"].time.plus(busy["weight"].time)
-        for names, time in ((("forward",), busy["forward"].time), (("backward", "weight"), backward)):
+        for names, time in (
+            (("forward",), busy["forward"].time),
+            (("backward", "weight"), backward),
+        ):
             own = [event for event in inside if event.passing in names]
             waits = float(time.wall_s(software) - time.device_s)
             assert seconds(own, kind="host") == pytest.approx(waits, abs=1e-12)
