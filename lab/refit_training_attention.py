@@ -51,7 +51,13 @@ _FORWARD: Final = {
     "overlap_power": 1.5,
     "exponential_part": 0.3,
 }
-_BACKWARD: Final = {"rate_ratio": 0.9, "block_us": 10.0}
+_BACKWARD: Final = {
+    "rate_ratio": 0.9,
+    "block_us": 10.0,
+    "alone_ratio": 1.2,
+    "tail_power": 2.0,
+    "exponential_part": 0.3,
+}
 _COUNTED: Final = {"flop_ratio": 2.5, "bytes_ratio": 2.0}
 """Five products of matrices for two, and gradients beside what they are of."""
 _PULL: Final = 1e-3

@@ -18,7 +18,7 @@ from cases import usual_passes
 from shardcost import Cluster, Layout, Model
 from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
 from shardcost.estimate import Estimate, estimate
-from shardcost.estimate.pieces import PassParts
+from shardcost.estimate.pieces import PassParts, walls_s
 from shardcost.estimate.timeline.events import COMMUNICATION, Break, Drawing, Event
 from shardcost.estimate.timeline.layer import layer_timeline
 from shardcost.estimate.timeline.step import MOST_EVENTS, step_timeline
@@ -134,9 +134,16 @@ def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Esti
                 assert exposed == pytest.approx(busy.exposed_s[group], rel=1e-9, abs=1e-15)
                 if exposed < 0.99 * sent:
                     hiding.add((group, name))
-            waits = float(busy.time.wall_s(found.program.setting.software) - busy.time.device_s)
-            assert seconds(own, kind="host") == pytest.approx(waits, abs=1e-12)
             assert {event.group for event in own} - {None} <= set(busy.comm_s)
+        busy, software = usual_passes(found), found.program.setting.software
+        backward = busy["backward"].time.plus(busy["weight"].time)
+        for names, time in (
+            (("forward",), busy["forward"].time),
+            (("backward", "weight"), backward),
+        ):
+            own = [event for event in inside if event.passing in names]
+            waits = float(time.wall_s(software) - time.device_s)
+            assert seconds(own, kind="host") == pytest.approx(waits, abs=1e-12)
     assert {("tp", "forward"), ("tp", "backward"), ("cp", "forward"), ("cp", "backward")} <= hiding
 
 
@@ -193,7 +200,7 @@ def test_sharded_weights_of_the_next_layer_are_gathered_beside_a_layer() -> None
         "forward": ledger.gather.seconds,
         "backward": ledger.gather.seconds + ledger.scatter.seconds,
     }
-    forward, backward, weight = (each.wall_s(software) for each in ledger.layer)
+    forward, backward, weight = walls_s(ledger.layer, software)
     computes = {"forward": forward, "backward": backward + weight}
     for name, total in sent.items():
         own = [event for event in drawn.events if event.group == "dp" and event.passing == name]

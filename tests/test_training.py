@@ -14,7 +14,7 @@ from lab import refit_accumulation
 from lab.descent import errors_pct
 from shardcost import Layout, Software, Train, estimate
 from shardcost.catalog import tuner_table
-from shardcost.estimate.pieces import PassTime
+from shardcost.estimate.pieces import PassTime, walls_s
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import machine_of
 from shardcost.model import Model
@@ -292,6 +292,24 @@ def test_host_and_device_wait_for_each_other_where_they_have_as_much_to_do() -> 
     assert wall_s(np.array([0.0, 1e-3]), np.array([0, 100]), 0.25) == pytest.approx(
         [0.0, 2**0.25 * 1e-3]
     )
+
+
+def test_a_late_host_catches_up_over_the_gradients_of_weights() -> None:
+    software = replace(DEEPSPEED, host_per_kernel_s=1e-5, host_per_hop_s=None, host_scatter=None)
+    forward, backward, weight = PassTime(2e-3, 100), PassTime(1e-3, 200), PassTime(3e-3, 50)
+    assert walls_s((forward, backward, weight), software) == pytest.approx((2e-3, 1e-3, 3e-3))
+    busy = PassTime(1e-3, 400)
+    assert walls_s((forward, busy, weight), software) == pytest.approx((2e-3, 1.5e-3, 3e-3))
+
+
+def test_boards_with_fewer_watts_take_longer() -> None:
+    assert training.machine({**ROW, "gpu": "H100-SXM 96GB 500W"}).device.power_w == 500
+    row = {**ROW, "cluster": "h100_sxm"}
+    times = [
+        float(training.estimate_of({**row, "gpu": gpu}).time_s)
+        for gpu in ("H100 700W", "H100 500W")
+    ]
+    assert 1.0 < times[1] / times[0] <= (700 / 500) ** 0.75
 
 
 def test_a_loss_in_steps_takes_longer_than_a_fused_one() -> None:

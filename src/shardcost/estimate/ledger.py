@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
-from shardcost.estimate.pieces import KIND, PassTime, Piece, is_copy, pieces_of
+from shardcost.estimate.pieces import KIND, PassTime, Piece, is_copy, pieces_of, walls_s
 from shardcost.estimate.price import NOTHING, CollectivePrice, Prices, added
 from shardcost.jitter import slowest_of
 from shardcost.program.assemble import Program
@@ -243,8 +243,8 @@ class Ledger:
         )
         return [
             (f"{name} {phase}", runs * times, each)
-            for name, times, passes in pieces
-            for phase, each in zip(("forward", "backward", "weight"), passes, strict=True)
+            for name, times, (forward, backward, weight) in pieces
+            for phase, each in (("forward", forward), ("backward", backward.plus(weight)))
         ]
 
     @property
@@ -264,11 +264,13 @@ class Ledger:
         from shardcost.schedule.work import Stage
 
         software, stages, slower = self.program.setting.software, self.program.stages, self.slowest
-        forward, backward, weight = (slower * each.wall_s(software) for each in self.layer)
+        layer = walls_s(self.layer, software)
 
         def stage(layers: Any, extra: Sequence[PassTime] = ()) -> Stage:
-            own = (layers * forward, layers * backward, layers * weight)
-            return Stage(*own, *[slower * each.wall_s(software) for each in extra])
+            ends = walls_s(extra, software) if extra else ()
+            return Stage(
+                *(slower * layers * each for each in layer), *(slower * each for each in ends)
+            )
 
         return (
             stage(stages.first.layers, self.first.passes),
@@ -373,8 +375,8 @@ class Ledger:
             return Pace("all stages", program.num_layers, 1, 1)
 
         def wall_s(layers: Any, *ends: Piece) -> Any:
-            passes = sum(layers * each.wall_s(software) for each in self.layer)
-            return passes + sum(each.wall_s(software) for end in ends for each in end.passes)
+            passes = layers * sum(walls_s(self.layer, software))
+            return passes + sum(sum(walls_s(end.passes, software)) for end in ends)
 
         stages = program.stages
         slowest = Pace("first stage", stages.first.layers, 1, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
+from operator import add
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, smallest
@@ -69,13 +70,11 @@ class PassTime(NamedTuple):
 
     def times(self, count: Any) -> PassTime:
         """Return the same pass so many times."""
-        return PassTime(count * self.device_s, count * self.kernels, count * self.hops)
+        return PassTime(*(count * each for each in self))
 
     def plus(self, other: PassTime) -> PassTime:
         """Return two passes, one after the other."""
-        return PassTime(
-            self.device_s + other.device_s, self.kernels + other.kernels, self.hops + other.hops
-        )
+        return PassTime(*map(add, self, other))
 
     def wall_s(self, software: Software) -> Any:
         """Return the seconds that pass: the host's, where it starts kernels too slowly.
@@ -94,6 +93,17 @@ class PassTime(NamedTuple):
             return slower
         share = smallest(self.device_s, host) / largest(slower, _INSTANT_S)
         return slower * (1 + share ** (1 / software.host_scatter)) ** software.host_scatter
+
+
+def walls_s(passes: Sequence[PassTime], software: Software) -> tuple[Any, Any, Any]:
+    """Return the seconds that forward, backward and weight gradients take.
+
+    Autograd starts the gradients of a matrix's input and of its weights one after the other, so
+    that a host which is late with the one catches up over the other: it is late for their sum.
+    """
+    forward, backward, weight = passes
+    together_s = backward.plus(weight).wall_s(software)
+    return forward.wall_s(software), together_s - weight.device_s, weight.device_s
 
 
 class Piece(NamedTuple):

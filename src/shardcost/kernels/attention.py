@@ -113,6 +113,8 @@ def prefill_time_s(
         raise BadValueError("context_tokens", context_tokens, "at least query_tokens")
     section = on.section("attention", "prefill")
     table, device = section.constants, on.device
+    if backward:
+        table = {**table, **on.section("attention", "backward").constants}
     dims = head_dim + (head_dim if value_dim is None else value_dim)
     tiles = step("tiles", ceil(query_tokens / table["tile_queries"]), "", _TILES)
     before = context_tokens - query_tokens
@@ -123,13 +125,10 @@ def prefill_time_s(
     pair_s = step("pair", _pair_s(device, dtype, dims, table), meaning=_PAIR)
     entries = heads * query_tokens + table["kv_weight"] * kv_heads * context_tokens
     moved_bytes = batch * entries * dims * (BITS[canonical_dtype(dtype)] / 8)
-    block_us = table["block_us"]
     if backward:
-        gradient = on.section("attention", "backward").constants
-        block_us = gradient["block_us"]
-        pair_s = pair_s * (gradient["flop_ratio"] / gradient["rate_ratio"])
-        moved_bytes = moved_bytes * gradient["bytes_ratio"]
-    block_s = 1e-6 * block_us
+        pair_s = pair_s * (table["flop_ratio"] / table["rate_ratio"])
+        moved_bytes = moved_bytes * table["bytes_ratio"]
+    block_s = 1e-6 * table["block_us"]
     work_s = step("work", batch * heads * (tiles * block_s + pairs * pair_s) / device.sms)
     alone_s = table["alone_ratio"] * (block_s + table["tile_queries"] * longest * pair_s)
     alone_s = step("alone", alone_s, meaning="the longest block")

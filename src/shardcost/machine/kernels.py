@@ -299,7 +299,7 @@ class KernelConstants:
         key = ("in steps", name)
         if key not in self.memo:
             fed = self._power_ratio(section, _WIDE_FORMAT)
-            self.memo[key] = largest(1.0, measured / largest(1.0, fed))
+            self.memo[key] = largest(1.0, measured / fed)
         return self.memo[key]
 
     def _power_ratio(self, section: Section, product: str) -> Any:

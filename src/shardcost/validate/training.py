@@ -81,7 +81,8 @@ _SAME_QUESTION: Final = ("dataset", "model", "seq", "gpus", "gbs")
 _FEWEST_LAYOUTS: Final = 3
 _TOPOLOGY: Final = re.compile(r"[0-9]{1,3}(x[0-9]{1,3}){1,2}")
 _BETWEEN_SLICES: Final = "dcn"
-_LINKS: Final = re.compile(r"\b(\d+)-link\b")
+_LINKS: Final = re.compile(r"\b(\d{1,3})-link\b")
+_WATTS: Final = re.compile(r"\b(\d{2,5}) ?W\b")
 
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
@@ -248,6 +249,9 @@ def machine(row: Row, cluster: Cluster | None = None) -> Cluster:
         if shape is not None:
             return cluster.sliced(tuple(map(int, shape[0].split("x"))))
         return cluster.holding(whole_cell(row, "gpus") // slices)
+    watts = _WATTS.search(row.get("gpu", ""))
+    if watts is not None:
+        cluster = replace(cluster, device=replace(cluster.device, power_w=float(watts[1])))
     stated = _LINKS.search(row.get("intra_link", ""))
     usual = cluster.tiers[-1].links_per_gpu
     if stated is None or usual is None or (links := int(stated[1])) == usual:
@@ -339,6 +343,10 @@ def software_of(
         software = replace(software, expert_launch="each")
     if row.get("framework", "").startswith("NeMo"):  # before Megatron Core fused it
         software = replace(software, fused_permute=False)
+    if row.get("notes") == "FSDP":  # rows of TorchTitan that compile name it too
+        software = replace(software, fused_elementwise=False, fused_loss=False)
+    if "rowwise" in row.get("dtype", ""):  # each operand again for each direction it is read in
+        software = replace(software, fused_quantize=False)
     if row.get("cuda_graph") in _WHOLE_GRAPHS:
         software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row, cluster):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from shardcost.estimate.ledger import once
-from shardcost.estimate.pieces import KIND, PASSES, is_exchange
+from shardcost.estimate.pieces import KIND, PASSES, is_exchange, walls_s
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.estimate.timeline.events import (
@@ -29,6 +29,7 @@ from shardcost.program.assemble import Layers
 from shardcost.program.operations import Collective, Gemm, Operation, Operations, OpId
 
 _STREAM: Final = "communication"
+_BY_HOST: Final = ("forward", "backward", "weight")
 
 
 class _Piece(NamedTuple):
@@ -80,6 +81,7 @@ def layer_timeline(estimate: Estimate) -> Drawing:
     else:
         merged = _with_weights(ops["backward"], ops["weight"])
         sections["backward", "weight"] = again + _in_order(merged)
+    walls = dict(zip(_BY_HOST, walls_s(work.passes, program.setting.software), strict=True))
     shown: list[Event] = []
     beside: list[Event] = []
     start = 0.0
@@ -89,8 +91,7 @@ def layer_timeline(estimate: Estimate) -> Drawing:
             shown.append(_event(piece, free, free + piece.shown_s))
             free += piece.shown_s
         for name in passes:
-            part = getattr(work, name)
-            late_s = max(0.0, float(part.wall_s(program.setting.software) - part.device_s))
+            late_s = max(0.0, float(walls[name] - getattr(work, name).device_s))
             wait = ("wait for the host", 0, COMPUTE, "host", free, free + late_s)
             beside.append(Event(*wait, passing=name))
             free += late_s
