@@ -135,10 +135,10 @@ def test_a_layers_events_add_up_to_what_the_estimate_counts(estimates: list[Esti
                 if exposed < 0.99 * sent:
                     hiding.add((group, name))
             assert {event.group for event in own} - {None} <= set(busy.comm_s)
-        busy, software = usual_passes(found), found.program.setting.software
-        backward = busy["backward"].time.plus(busy["weight"].time)
+        parts, software = usual_passes(found), found.program.setting.software
+        backward = parts["backward"].time.plus(parts["weight"].time)
         for names, time in (
-            (("forward",), busy["forward"].time),
+            (("forward",), parts["forward"].time),
             (("backward", "weight"), backward),
         ):
             own = [event for event in inside if event.passing in names]
