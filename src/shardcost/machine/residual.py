@@ -10,18 +10,21 @@ equation 2.25) over coordinates in logarithms::
 
 The covariance is Matern's of smoothness 1/2: between two points the factor is almost linear in the
 logarithms, also where a library jumps from one algorithm to another, and away from all points it
-falls back to 1, the formula alone. Weights are solved for at calibration
+falls back to 1, the formula alone. In tables of collectives the covariance of two points is a share
+of that where different paths ran (a protocol that is slower than its formula says little about
+another), and where they are of different collectives of one library, which run the same paths: a
+product of covariances (chapter 4.2 there). Weights are solved for at calibration
 (`shardcost.calibrate.residual`), which decides by points left out how far a table reaches, so that
 pricing is a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shardcost.arrays import exp, largest, log2, smallest
-from shardcost.checks import Noun, flag, instance, noun, one_of, positive, text
+from shardcost.checks import Noun, flag, instance, names, noun, one_of, positive, share, text
 from shardcost.errors import BadTypeError, BadValueError
 
 MOST_POINTS: Final = 400
@@ -30,7 +33,10 @@ MOST_COORDINATES: Final = 6
 MOST_TABLES: Final = 64
 COORDINATES: Final = ("log2_bytes", "log2_ranks", "log2_nodes")
 """Of tables of collectives, as files name them."""
-_OF_TABLE: Final = ("collective", "library", "mode", "held", "within_pct")
+_OF_TABLE: Final = (
+    *("collective", "library", "mode", "held", "within_pct"),
+    *("paths", "other_path", "other_collective", "strength"),
+)
 _FARTHEST: Final = 1e3
 """Of a coordinate from 0: a logarithm beyond that is of no size or count."""
 _FARTHEST_LOG: Final = 1.0986122886681098
@@ -82,16 +88,27 @@ class Residual(Noun):
         Args:
             coordinates: Of what is priced, in the order of `scales`. Numbers or arrays.
         """
-        log_factor: Any = 0.0
-        for point, weight in zip(self.points, self.weights, strict=True):
-            log_factor = log_factor + weight * self._correlation(point, coordinates)
-        return exp(smallest(_FARTHEST_LOG, largest(-_FARTHEST_LOG, log_factor)))
+        return _factor(self.log_factor(*coordinates))
 
-    def nearness(self, *coordinates: Any) -> Any:
+    def log_factor(self, *coordinates: Any, likeness: Sequence[Any] = ()) -> Any:
+        """Return the logarithm of measured over predicted, however far from 0.
+
+        Args:
+            coordinates: Of what is priced.
+            likeness: Of what is priced to each point, from 0 to 1, in what is no coordinate.
+        """
+        total: Any = 0.0
+        for place, (point, weight) in enumerate(zip(self.points, self.weights, strict=True)):
+            term = weight * self._correlation(point, coordinates)
+            total = total + (term * likeness[place] if likeness else term)
+        return total
+
+    def nearness(self, *coordinates: Any, likeness: Sequence[Any] = ()) -> Any:
         """Return the correlation with the nearest point, from 0 to 1: 1 at a point itself."""
         nearest: Any = 0.0
-        for point in self.points:
-            nearest = largest(nearest, self._correlation(point, coordinates))
+        for place, point in enumerate(self.points):
+            near = self._correlation(point, coordinates)
+            nearest = largest(nearest, near * likeness[place] if likeness else near)
         return nearest
 
     def _correlation(self, point: tuple[float, ...], coordinates: tuple[Any, ...]) -> Any:
@@ -115,23 +132,100 @@ class CollectiveTable(Noun):
     there is, falling back to the formula would make a smaller message slower."""
     within_pct: float | None = positive(default=None)
     """Nine in ten measurements left out were within so many percent, with the table."""
+    paths: tuple[str, ...] = names(default=())
+    """What the formula says that ran at each point, such as ``ring LL``; left out: not told apart."""
+    other_path: float = share(default=1.0)
+    """Correlation of two points that are alike but for the path that ran."""
+    other_collective: float = share(default=0.0)
+    """Correlation of two points that are alike but for the collective: how much of its residual the
+    library's other collectives have."""
+    strength: float = share(default=1.0)
+    """Of the logarithm of the factor, what is applied to the collective."""
 
     def check(self) -> None:
-        """Raise unless the residual has the coordinates of collectives."""
+        """Raise unless the residual has the coordinates of collectives, and a path for each."""
         if len(self.residual.scales) != len(COORDINATES):
             rule = f"{len(COORDINATES)}: {', '.join(COORDINATES)}"
             raise BadValueError("coordinates of a residual", len(self.residual.scales), rule)
+        points = len(self.residual.points)
+        if self.paths and len(self.paths) != points:
+            rule = f"as many as weights, {points}, or none"
+            raise BadValueError("residual paths", len(self.paths), rule)
 
-    def factor(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
-        """Return measured over predicted time. Numbers or arrays."""
+    def factor(
+        self,
+        size_bytes: Any,
+        ranks: Any,
+        nodes: Any,
+        running: Mapping[tuple[str, str], Any] | None = None,
+        beside: Iterable[CollectiveTable] = (),
+    ) -> Any:
+        """Return measured over predicted time. Numbers or arrays.
+
+        Args:
+            size_bytes: Of the buffer.
+            ranks: Of the group …
+            nodes: … and the nodes that they are on.
+            running: How much each path counts; left out: paths are not told apart.
+            beside: The library's other tables, of which those of the same mode count too.
+        """
         size = log2(size_bytes)
         if self.held:
             size = largest(size, min(point[0] for point in self.residual.points))
-        return self.residual.factor(size, log2(ranks), log2(nodes))
+        at, shares = (size, log2(ranks), log2(nodes)), _shares(running)
+        total = self.residual.log_factor(*at, likeness=self._likeness(shares))
+        for other in beside:
+            same = (other.library, other.mode) == (self.library, self.mode)
+            if same and other.other_collective and other.collective != self.collective:
+                log_factor = other.residual.log_factor(*at, likeness=other._likeness(shares))
+                total = total + other.other_collective * log_factor
+        return _factor(self.strength * total)
 
-    def nearness(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+    def nearness(
+        self,
+        size_bytes: Any,
+        ranks: Any,
+        nodes: Any,
+        running: Mapping[tuple[str, str], Any] | None = None,
+    ) -> Any:
         """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
-        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes))
+        likeness = self._likeness(_shares(running))
+        return self.residual.nearness(
+            log2(size_bytes), log2(ranks), log2(nodes), likeness=likeness
+        )
+
+    def _likeness(self, shares: Mapping[str, Any] | None) -> Sequence[Any]:
+        """Return how alike what runs is to the path of each point; empty where all are alike."""
+        if shares is None or self.other_path == 1:
+            return ()
+        more = 1 - self.other_path
+        alike = {
+            path: self.other_path + more * shares.get(path, 0.0) for path in dict.fromkeys(self.paths)
+        }
+        return [alike[path] for path in self.paths]
+
+
+def path_label(path: tuple[str, str]) -> str:
+    """Return the name of a path as tables have it.
+
+    >>> path_label(("ring", "LL"))
+    'ring LL'
+    """
+    return " ".join(path)
+
+
+def _shares(running: Mapping[tuple[str, str], Any] | None) -> dict[str, Any] | None:
+    """Return how much each path counts, by label, of 1 altogether."""
+    if running is None:
+        return None
+    values = list(running.values())
+    total = sum(values[1:], start=values[0])
+    return {path_label(path): value / total for path, value in running.items()}
+
+
+def _factor(log_factor: Any) -> Any:
+    """Return the factor of a logarithm, within bounds."""
+    return exp(smallest(_FARTHEST_LOG, largest(-_FARTHEST_LOG, log_factor)))
 
 
 def tables_of(entries: Any) -> tuple[CollectiveTable, ...]:
