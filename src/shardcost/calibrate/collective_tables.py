@@ -84,9 +84,12 @@ def _tables(
         if not any(len(each.at) for each in dips):
             break
         more = [one.with_more(other) for one, other in zip(more, dips, strict=True)]
-        if max(
-            len(one.at) + len(other.at) for one, other in zip(process.tables, more, strict=True)
-        ) > MOST_POINTS:
+        if (
+            max(
+                len(one.at) + len(other.at) for one, other in zip(process.tables, more, strict=True)
+            )
+            > MOST_POINTS
+        ):
             break
         tables = _of_process(list(points), process, more)
     return [_without_dips(table, tables, own) for table, own in zip(tables, grids, strict=True)]

@@ -71,22 +71,26 @@ class Process(NamedTuple):
             held_at: Further points of each table, which the residual is made to pass through.
         """
         every = _stacked(self.tables)
-        noise = _noise(every.covariance(self.choice), every.log_ratios)
+        noise = self._parts(_noise(every.covariance(self.choice), every.log_ratios), self.tables)
         tables = self.tables
         if held_at is not None:
             usual = tuner_table("start")["residual"]["error"] ** 2
-            split = np.split(noise, np.cumsum([len(table.at) for table in tables])[:-1])
-            more = [np.full(len(each.at), usual) for each in held_at]
-            noise = np.concatenate([part for pair in zip(split, more, strict=True) for part in pair])
+            pairs = list(zip(noise, held_at, strict=True))
+            noise = [np.append(own, np.full(len(more.at), usual)) for own, more in pairs]
             tables = [one.with_more(other) for one, other in zip(tables, held_at, strict=True)]
             every = _stacked(tables)
-        covariance = every.covariance(self.choice) + np.diag(noise)
+        covariance = every.covariance(self.choice) + np.diag(np.concatenate(noise))
         weights = self.choice.amplitude**2 * np.linalg.solve(covariance, every.log_ratios)
-        parts = np.split(weights, np.cumsum([len(table.at) for table in tables])[:-1])
+        parts = self._parts(weights, tables)
         return [
             _residual(table.at, own.tolist(), self.choice.scales)
             for table, own in zip(tables, parts, strict=True)
         ]
+
+    @staticmethod
+    def _parts(values: NDArray[Any], tables: Sequence[Points]) -> list[Floats]:
+        """Return what belongs to each table of values of all points."""
+        return np.split(values, np.cumsum([len(table.at) for table in tables])[:-1])
 
 
 def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
@@ -247,7 +251,7 @@ def _thinned(table: Points) -> Points:
         keys = table.at.copy()
         keys[:, 0] = np.round(keys[:, 0] / step)
         merged = _merged(table, keys)
-    return Points(*(each[:most] for each in merged))
+    return Points(merged.at[:most], merged.log_ratios[:most], merged.paths[:most])
 
 
 def _merged(table: Points, keys: Floats) -> Points:

@@ -133,7 +133,7 @@ class CollectiveTable(Noun):
     within_pct: float | None = positive(default=None)
     """Nine in ten measurements left out were within so many percent, with the table."""
     paths: tuple[str, ...] = names(default=())
-    """What the formula says that ran at each point, such as ``ring LL``; left out: not told apart."""
+    """What ran at each point by the formula, such as ``ring LL``; left out: not told apart."""
     other_path: float = share(default=1.0)
     """Correlation of two points that are alike but for the path that ran."""
     other_collective: float = share(default=0.0)
@@ -190,9 +190,7 @@ class CollectiveTable(Noun):
     ) -> Any:
         """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
         likeness = self._likeness(_shares(running))
-        return self.residual.nearness(
-            log2(size_bytes), log2(ranks), log2(nodes), likeness=likeness
-        )
+        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes), likeness=likeness)
 
     def _likeness(self, shares: Mapping[str, Any] | None) -> Sequence[Any]:
         """Return how alike what runs is to the path of each point; empty where all are alike."""
@@ -200,7 +198,8 @@ class CollectiveTable(Noun):
             return ()
         more = 1 - self.other_path
         alike = {
-            path: self.other_path + more * shares.get(path, 0.0) for path in dict.fromkeys(self.paths)
+            path: self.other_path + more * shares.get(path, 0.0)
+            for path in dict.fromkeys(self.paths)
         }
         return [alike[path] for path in self.paths]
 
