@@ -90,33 +90,58 @@ class Residual(Noun):
         """
         return _factor(self.log_factor(*coordinates))
 
-    def log_factor(self, *coordinates: Any, likeness: Sequence[Any] = ()) -> Any:
+    def log_factor(
+        self,
+        *coordinates: Any,
+        labels: Sequence[str] = (),
+        alike: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Return the logarithm of measured over predicted, however far from 0.
+
+        Points of one label that differ in other coordinates than the first share its exponential:
+        what is priced is mostly many sizes of one group.
 
         Args:
             coordinates: Of what is priced.
-            likeness: Of what is priced to each point, from 0 to 1, in what is no coordinate.
+            labels: A label of each point, in what is no coordinate …
+            alike: … and how alike what is priced is to each label, from 0 to 1.
         """
-        total: Any = 0.0
+        first, scale = coordinates[0], self.scales[0]
+        beyond: dict[tuple[float, ...], Any] = {}
+        sums: dict[tuple[str, float], Any] = {}
         for place, (point, weight) in enumerate(zip(self.points, self.weights, strict=True)):
-            term = weight * self._correlation(point, coordinates)
-            total = total + (term * likeness[place] if likeness else term)
+            rest = point[1:]
+            if rest not in beyond:
+                beyond[rest] = _correlation(rest, coordinates[1:], self.scales[1:])
+            key = (labels[place] if alike else "", point[0])
+            sums[key] = sums.get(key, 0.0) + weight * beyond[rest]
+        near = {at: exp(-abs(first - at) / scale) for _, at in sums}
+        total: Any = 0.0
+        for label in dict.fromkeys(label for label, _ in sums):
+            own: Any = 0.0
+            for (of, at), value in sums.items():
+                if of == label:
+                    own = own + value * near[at]
+            total = total + (own * alike[label] if alike else own)
         return total
 
     def nearness(self, *coordinates: Any, likeness: Sequence[Any] = ()) -> Any:
         """Return the correlation with the nearest point, from 0 to 1: 1 at a point itself."""
         nearest: Any = 0.0
         for place, point in enumerate(self.points):
-            near = self._correlation(point, coordinates)
+            near = _correlation(point, coordinates, self.scales)
             nearest = largest(nearest, near * likeness[place] if likeness else near)
         return nearest
 
-    def _correlation(self, point: tuple[float, ...], coordinates: tuple[Any, ...]) -> Any:
-        """Return the covariance of two points over that of a point with itself."""
-        distance: Any = 0.0
-        for own, given, scale in zip(point, coordinates, self.scales, strict=True):
-            distance = distance + abs(given - own) / scale
-        return exp(-distance)
+
+def _correlation(
+    point: tuple[float, ...], coordinates: tuple[Any, ...], scales: tuple[float, ...]
+) -> Any:
+    """Return the covariance of two points over that of a point with itself."""
+    distance: Any = 0.0
+    for own, given, scale in zip(point, coordinates, scales, strict=True):
+        distance = distance + abs(given - own) / scale
+    return exp(-distance)
 
 
 @noun
@@ -173,12 +198,11 @@ class CollectiveTable(Noun):
         if self.held:
             size = largest(size, min(point[0] for point in self.residual.points))
         at, shares = (size, log2(ranks), log2(nodes)), _shares(running)
-        total = self.residual.log_factor(*at, likeness=self._likeness(shares))
+        total = self._log_factor(at, shares)
         for other in beside:
             same = (other.library, other.mode) == (self.library, self.mode)
             if same and other.other_collective and other.collective != self.collective:
-                log_factor = other.residual.log_factor(*at, likeness=other._likeness(shares))
-                total = total + other.other_collective * log_factor
+                total = total + other.other_collective * other._log_factor(at, shares)
         return _factor(self.strength * total)
 
     def nearness(
@@ -189,19 +213,22 @@ class CollectiveTable(Noun):
         running: Mapping[tuple[str, str], Any] | None = None,
     ) -> Any:
         """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
-        likeness = self._likeness(_shares(running))
+        alike = self._alike(_shares(running))
+        likeness = [alike[path] for path in self.paths] if alike else ()
         return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes), likeness=likeness)
 
-    def _likeness(self, shares: Mapping[str, Any] | None) -> Sequence[Any]:
-        """Return how alike what runs is to the path of each point; empty where all are alike."""
+    def _log_factor(self, at: tuple[Any, ...], shares: Mapping[str, Any] | None) -> Any:
+        """Return the logarithm of measured over predicted by this table alone."""
+        return self.residual.log_factor(*at, labels=self.paths, alike=self._alike(shares))
+
+    def _alike(self, shares: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return how alike what runs is to each path of a point; empty where all are alike."""
         if shares is None or self.other_path == 1:
-            return ()
-        more = 1 - self.other_path
-        alike = {
-            path: self.other_path + more * shares.get(path, 0.0)
-            for path in dict.fromkeys(self.paths)
+            return {}
+        least = self.other_path
+        return {
+            path: least + (1 - least) * shares.get(path, 0.0) for path in dict.fromkeys(self.paths)
         }
-        return [alike[path] for path in self.paths]
 
 
 def path_label(path: tuple[str, str]) -> str:
