@@ -37,7 +37,6 @@ from shardcost.calibrate.fit import (
     inside,
     solved,
 )
-from shardcost.calibrate.residual import score
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.catalog.errors import REPEATS
 from shardcost.collectives.library_time import CollectiveTime
@@ -346,11 +345,13 @@ def _tables(
 ) -> tuple[CollectiveTable, ...]:
     """Return the tables of residuals that a calibration keeps.
 
-    They are kept if points left out of constants and tables alike are predicted better by both.
+    Each table is one that points left out of it gain by. They are dropped where points left out of
+    constants and tables alike are predicted worse by both, beyond the standard error of that: a
+    fifth less of few points is a table of less reach.
     """
-    gain: float = tuner_table("start")["residual"]["gain"]
-    alone, both = (score(np.log1p(each / 100)) for each in left_out)
-    if both > (1 - gain) * alone:
+    alone, both = (np.sqrt(np.abs(np.log1p(each / 100))) for each in left_out)
+    worse = both - alone
+    if len(worse) and worse.mean() > worse.std() / np.sqrt(len(worse)):
         return ()
     _, within = _interval_pct(left_out.with_tables)
     tables = task.tables(task.known, calibration.constants)
