@@ -25,8 +25,9 @@ from lab.command import ended, parser_of
 from lab.few_points import data_set_is, family_start
 from lab.refit_collectives import by_key
 from shardcost.calibrate.calibrate import calibrated_library, fitted_calibration
-from shardcost.calibrate.fit import Curve, Key, blank, curves, fitted_library, inside
+from shardcost.calibrate.fit import Curve, Key, blank, curves, fitted_library, inside, with_fit
 from shardcost.formats.tables import Row, Table, read_table
+from shardcost.machine import CATALOG
 from shardcost.machine.constants import Calibration
 from shardcost.report.text import table as as_table
 
@@ -105,7 +106,7 @@ def _start(table: Table, name: str, key: Key) -> Calibration:
     graph = [curve for curve in own if curve.case.mode == "graph"]
     eager = [curve for curve in own if curve.case.mode == "eager"]
     if graph:
-        start = fitted_calibration(graph, start)
+        start = with_fit(fitted_calibration(graph, start), graph, CATALOG)
     return fitted_library(eager, start) if eager else start
 
 

@@ -158,13 +158,42 @@ def test_larger_messages_are_not_faster(dented: Calibrated) -> None:
     sizes = np.exp2(np.arange(4, 36, 0.125))
     for gpus in (4, 8):
         curve = Curve(case_of(gpus), sizes, sizes, frozenset())
-        formula = curve.predicted_s(replace(dented.calibration, residuals=()))
-        assert added_dip(table, curve, formula) <= 0.03
+        alone = curve.result(replace(dented.calibration, residuals=()))
+        assert added_dip(table, curve, alone.time_s, alone.weights) <= 0.03
     curve = Curve(case_of(8), sizes, sizes, frozenset())
     falling = replace(
-        table, residual=Residual(points=((30, 3, 0),), weights=(-1.0,), scales=(0.5, 1, 1))
+        table,
+        residual=Residual(points=((30, 3, 0),), weights=(-1.0,), scales=(0.5, 1, 1)),
+        paths=(),
     )
     assert added_dip(falling, curve, curve.predicted_s()) > 0.03
+
+
+def test_paths_and_collectives_are_told_apart() -> None:
+    """What is known of one path says less of another, and the same of two collectives."""
+    at = Residual(points=((20, 3, 0),), weights=(0.3,), scales=(9, 9, 9))
+    own = CollectiveTable(
+        collective="all_reduce",
+        library="nccl",
+        mode="graph",
+        residual=at,
+        paths=("ring LL",),
+        other_path=0.2,
+    )
+    ll, simple = ("ring", "LL"), ("ring", "Simple")
+    same, half, other = (
+        np.log(own.factor(2.0**20, 8, 1, {ll: share, simple: 1 - share})) for share in (1, 0.5, 0)
+    )
+    assert same == pytest.approx(0.3)
+    assert half == pytest.approx(0.18)
+    assert other == pytest.approx(0.06)
+    assert own.nearness(2.0**20, 8, 1, {ll: 0.0, simple: 3.0}) == pytest.approx(0.2)
+    beside = replace(own, collective="all_gather", other_collective=0.5)
+    elsewhere = replace(beside, mode="eager")
+    every = (own, beside, elsewhere)
+    assert np.log(own.factor(2.0**20, 8, 1, {ll: 1.0}, every)) == pytest.approx(0.45)
+    weaker = replace(own, strength=0.5)
+    assert np.log(weaker.factor(2.0**20, 8, 1, {ll: 1.0}, every)) == pytest.approx(0.225)
 
 
 @settings(max_examples=100)
@@ -262,6 +291,9 @@ HOSTILE = {
     "held = 3": "held",
     "within_pct = -1.0": "within_pct",
     "surprise = 1": "surprise",
+    'paths = ["ring LL", "ring LL"]': "as many as weights",
+    "paths = [1]": "a list of names",
+    "other_path = 2.0": "a share from 0 to 1",
 }
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from shardcost.calibrate.certainty import Confidence, Further, confidence, covariance, further
 from shardcost.calibrate.collective_tables import collective_tables
 from shardcost.calibrate.fit import (
+    UNFITTED,
     Curve,
     Floats,
     Hold,
@@ -35,9 +36,9 @@ from shardcost.calibrate.fit import (
     inside,
     solved,
 )
-from shardcost.calibrate.residual import score
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.catalog.errors import REPEATS
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import BadValueError, MissingExtraError, ShardcostError
 from shardcost.machine.constants import (
     Calibration,
@@ -56,6 +57,7 @@ from shardcost.machine.libraries import (
     name_and_version,
 )
 from shardcost.machine.residual import CollectiveTable
+from shardcost.validate.collectives import times_s
 from shardcost.validate.validation import Stats, stats
 
 _LOCAL: Final = ("fill", "ll_copy_bytes_per_s", "simple_copy_bytes_per_s", "ll_spread_bytes")
@@ -102,44 +104,73 @@ class _Task:
     own: Mapping[str, Calibration] = field(default_factory=dict)
     """For a network: what the libraries that cross it take inside a domain, where calibrated."""
 
+    def result(
+        self, curve: Curve, constants: Any, residuals: tuple[CollectiveTable, ...] = ()
+    ) -> CollectiveTime:
+        """Return a curve under given constants, and tables where there are any."""
+        table = replace(self.start, constants=constants, residuals=residuals)
+        if isinstance(constants, NetworkConstants):
+            library = name_and_version(curve.case.library)[0]
+            return curve.result(self.own.get(library), table)
+        return curve.result(table)
+
     def predict(
         self, curve: Curve, constants: Any, residuals: tuple[CollectiveTable, ...] = ()
     ) -> Floats:
         """Return the times of a curve under given constants, and tables where there are any."""
-        table = replace(self.start, constants=constants, residuals=residuals)
-        if isinstance(constants, NetworkConstants):
-            library = name_and_version(curve.case.library)[0]
-            return curve.predicted_s(self.own.get(library), table)
-        return curve.predicted_s(table)
+        result = self.result(curve, constants, residuals)
+        return times_s(result, single_process=curve.case.single_process)
 
-    def fitted(self, known: Sequence[Curve]) -> tuple[Calibration, Solution]:
-        """Return the constants that fit some of the curves, and their certainty."""
+    def fitted(
+        self, known: Sequence[Curve], begin: Mapping[str, float] | None = None
+    ) -> tuple[Calibration, Solution]:
+        """Return the constants that fit some of the curves, and their certainty.
+
+        Eager launches say what the same kernels take wherever the launch is not what counts, so
+        curves of both modes are fitted at once.
+
+        Args:
+            known: The curves.
+            begin: Constants to begin the search at, if not where they start.
+        """
         start: Constants = self.start.constants
+        launched = any(curve.case.mode == "eager" for curve in known)
+
+        def free(name: str) -> bool:
+            return launched or _not_eager(name)
+
         if self.foreign:  # of another size altogether, so all are moved in step first
-            start = solved(known, start, self.predict, _not_eager, in_step(start)).constants
-        begins: list[dict[str, float]] = [{}]
-        if isinstance(start, NetworkConstants):
+            start = solved(known, start, self.predict, free, in_step(start)).constants
+        begins: list[Mapping[str, float]] = [begin or {}]
+        if isinstance(start, NetworkConstants) and begin is None:
             # A network faster than what it joins shows only when it is slower.
             begins = [{"efficiency": share * float(start.efficiency)} for share in _SHARES]
         hold = self.hold()
-        tries = [solved(known, start, self.predict, _not_eager, hold, begin) for begin in begins]
+        tries = [solved(known, start, self.predict, free, hold, begin) for begin in begins]
         best = min(tries, key=lambda solution: solution.cost)
         return replace(self.start, constants=best.constants, inherited_from=()), best
 
     def hold(self) -> Hold:
         """Return how strongly constants hold on to where they start.
 
-        To those of another library just so that none is undefined.
+        To those of another library just so that none is undefined, to those measured on the system
+        itself more than to a family's.
         """
-        start = self.start.constants
-        if not self.foreign:
-            return family_hold(start)
-        weight: float = tuner_table("start")["hold"]["foreign"]
-        return Hold(dict.fromkeys(filter(_not_eager, stated(start)), weight), {}, {})
+        start, rules = self.start.constants, tuner_table("start")["hold"]
+        if self.foreign:
+            return Hold(dict.fromkeys(stated(start), rules["foreign"]), {}, {})
+        hold = family_hold(start)
+        if self.start.fit == UNFITTED or isinstance(start, NetworkConstants):
+            return hold
+        own, together = (
+            {name: rules["measured"] * weight for name, weight in weights.items()}
+            for weights in (hold.own, hold.together)
+        )
+        return hold._replace(own=own, together=together)
 
     def tables(self, known: Sequence[Curve], constants: Any) -> tuple[CollectiveTable, ...]:
         """Return the residuals that given constants leave, where points left out gain by them."""
-        return collective_tables(known, lambda curve: self.predict(curve, constants))
+        return collective_tables(known, lambda curve: self.result(curve, constants))
 
     def errors_pct(
         self, curves: Sequence[Curve], constants: Any, residuals: tuple[CollectiveTable, ...] = ()
@@ -161,7 +192,7 @@ def _not_eager(name: str) -> bool:
 def family_hold(start: Constants) -> Hold:
     """Return how constants hold on to those of their family: loosely in step, firmly out of it."""
     table = tuner_table("start")["hold"]
-    names = [name for name in stated(start) if _not_eager(name)]
+    names = list(stated(start))
     kinds = {name: _kind(name) for name in names}
     network = isinstance(start, NetworkConstants)
     moved = {"start": "latency", "hop": "latency", "rate": "rate", "host": "host"}
@@ -183,6 +214,8 @@ def in_step(start: Constants) -> Hold:
 
 def _kind(name: str) -> str:
     """Return the kind of a constant: those of one kind differ alike from system to system."""
+    if not _not_eager(name):
+        return "launch"
     if name.removeprefix("fallback_") in HOST:
         return "host"
     if name in _LOCAL:
@@ -248,8 +281,7 @@ def calibrated_library(
             started_from=named,
             without_tables=WithoutTables(stats(alone), _NO_STATS, _NO_STATS) if tables else None,
         )
-    rest = [curve for curve in known if curve not in graph]
-    return _calibrated(_Task(graph, start, foreign), named, rest)
+    return _calibrated(_Task(list(known), start, foreign), named)
 
 
 def library_start(library: str, system: str) -> tuple[Calibration, str, bool]:
@@ -283,14 +315,12 @@ def _foreign_start(library: str, system: str) -> tuple[Calibration, str, bool]:
     return start, f"{usual} on {system}", True
 
 
-def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> Calibrated:
+def _calibrated(task: _Task, started_from: str) -> Calibrated:
     calibration, solution = task.fitted(task.known)
-    if eager:
-        calibration = fitted_library(eager, calibration)
-    left_out = _left_out_pct(task, _folds(task.known))
-    counts = _left_out_pct(task, _without_each_count(task.known))
-    tables = _tables(task, calibration, left_out, eager)
-    kept = any(table.mode == "graph" for table in tables)
+    begin = stated(calibration.constants)
+    left_out = _left_out_pct(task, _folds(task.known), begin)
+    counts = _left_out_pct(task, _without_each_count(task.known), begin)
+    tables = _tables(task, calibration, left_out)
     alone = task.errors_pct(task.known, calibration.constants)
     after = task.errors_pct(task.known, calibration.constants, tables)
     low, high = _interval_pct(left_out.alone)
@@ -301,8 +331,8 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
         calibration=replace(calibration, fit=fit, residuals=tables),
         before=stats(task.errors_pct(task.known, task.start.constants)),
         after=stats(after),
-        left_out=stats(left_out.with_tables if kept else left_out.alone),
-        counts_left_out=stats(counts.with_tables if kept else counts.alone),
+        left_out=stats(left_out.with_tables if tables else left_out.alone),
+        counts_left_out=stats(counts.with_tables if tables else counts.alone),
         started_from=started_from,
         constants=confidence(task.hold(), solution, uncertainty),
         further=further(task.predict, task.known, solution, uncertainty),
@@ -311,23 +341,21 @@ def _calibrated(task: _Task, started_from: str, eager: Sequence[Curve] = ()) -> 
 
 
 def _tables(
-    task: _Task, calibration: Calibration, left_out: _LeftOut, eager: Sequence[Curve]
+    task: _Task, calibration: Calibration, left_out: _LeftOut
 ) -> tuple[CollectiveTable, ...]:
     """Return the tables of residuals that a calibration keeps.
 
-    Those of the points that constants were fitted to are kept if points left out of constants and
-    tables alike are predicted better by both; those of eager launches by their own points.
+    Each table is one that points left out of it gain by. They are dropped where points left out of
+    constants and tables alike are predicted worse by both, beyond the standard error of that: a
+    fifth less of few points is a table of less reach.
     """
-    gain: float = tuner_table("start")["residual"]["gain"]
-    alone, both = (score(np.log1p(each / 100)) for each in left_out)
-    constants = calibration.constants
-    tables: tuple[CollectiveTable, ...] = ()
-    if both <= (1 - gain) * alone:
-        _, within = _interval_pct(left_out.with_tables)
-        tables = tuple(
-            replace(table, within_pct=within) for table in task.tables(task.known, constants)
-        )
-    return (*tables, *task.tables(eager, constants))
+    alone, both = (np.sqrt(np.abs(np.log1p(each / 100))) for each in left_out)
+    worse = both - alone
+    if len(worse) and worse.mean() > worse.std() / np.sqrt(len(worse)):
+        return ()
+    _, within = _interval_pct(left_out.with_tables)
+    tables = task.tables(task.known, calibration.constants)
+    return tuple(replace(table, within_pct=within) for table in tables)
 
 
 def _folds(known: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
@@ -366,11 +394,13 @@ class _LeftOut(NamedTuple):
     """By the formula and the residuals of the points that were not left out."""
 
 
-def _left_out_pct(task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]]) -> _LeftOut:
+def _left_out_pct(
+    task: _Task, folds: Iterator[tuple[list[Curve], list[Curve]]], begin: Mapping[str, float]
+) -> _LeftOut:
     errors = []
     for rest, tried in folds:
         if rest:
-            constants = task.fitted(rest)[0].constants
+            constants = task.fitted(rest, begin)[0].constants
             tables = task.tables(rest, constants)
             alone = task.errors_pct(tried, constants)
             both = task.errors_pct(tried, constants, tables) if tables else alone

@@ -2,7 +2,7 @@
 
 A table follows measurements, but not where they contradict what is known: measured times are made
 monotone in the size first (a larger message is not faster), and a table that would still add a dip
-is held below its smallest size, then weakened, then left out.
+is held below its smallest size, then weakened.
 """
 
 from __future__ import annotations
@@ -10,32 +10,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from shardcost.calibrate.fit import Curve, Floats
-from shardcost.calibrate.residual import Points, fit_residuals, interpolating
+from shardcost.calibrate.residual import Points, Process, fit_residuals
 from shardcost.catalog import tuner_table
+from shardcost.collectives.choice import Weights
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.machine.libraries import name_and_version
-from shardcost.machine.residual import MOST_POINTS, CollectiveTable, Residual
+from shardcost.machine.residual import COORDINATES, MOST_POINTS, CollectiveTable, path_label
+from shardcost.validate.collectives import times_s
 
-Predict: TypeAlias = Callable[[Curve], Floats]
-"""The times of a curve by the formula alone."""
+Formula: TypeAlias = Callable[[Curve], CollectiveTime]
+"""What the formula alone says of a curve."""
 _PER_DOUBLING: Final = 4
 _BEYOND: Final = 4
 """Doublings beyond the smallest and the largest size in which dips are looked for."""
 _WEAKER: Final = (1.0, 0.7, 0.4)
+_ROUNDS: Final = 3
+"""In which a table is made to pass through points where it would add a dip."""
+_STRAIGHT: Final = 0.3
+"""Of the dip that a table may add, how far from monotone it may be at a point."""
 _LEAST_SHARE: Final = 0.3
 """Of the formula's time: less is left of no measurement, once launches are taken off."""
 
 
-def collective_tables(known: Sequence[Curve], predict: Predict) -> tuple[CollectiveTable, ...]:
+class _Grid(NamedTuple):
+    """A curve in fine steps of its size, as the formula alone has it."""
+
+    curve: Curve
+    time_s: Floats
+    running: Weights
+
+
+def collective_tables(known: Sequence[Curve], formula: Formula) -> tuple[CollectiveTable, ...]:
     """Return the tables that measured curves give; none where they would not help.
 
     Args:
         known: Measured curves. Those on which an algorithm was forced are passed over.
-        predict: The formula with the constants that were fitted.
+        formula: The formula with the constants that were fitted.
     """
     groups: dict[tuple[str, str, str], list[Curve]] = {}
     for curve in known:
@@ -43,19 +58,89 @@ def collective_tables(known: Sequence[Curve], predict: Predict) -> tuple[Collect
         if case.algorithm is None and case.protocol is None and case.concurrent_groups == 1:
             library = name_and_version(case.library)[0]
             groups.setdefault((case.collective, library, case.mode), []).append(curve)
-    modes = sorted({mode for _, _, mode in groups})
     results = []
-    for mode in modes:  # what launches leave is another function than what kernels leave
-        own = {key: curves for key, curves in groups.items() if key[2] == mode}
-        points = {key: _points(curves, predict) for key, curves in own.items()}
-        points = {key: each for key, each in points.items() if len(each.log_ratios)}
-        if sum(len(each.log_ratios) for each in points.values()) < _rule("least_points"):
-            continue
-        residuals = fit_residuals(list(points.values()))
-        for key, residual in zip(points, residuals, strict=True):
-            if residual is not None:
-                results += _without_dips(_table(key, residual), own[key], predict)
+    for kind in sorted({key[1:] for key in groups}):  # what launches leave is another function
+        own = {key: curves for key, curves in groups.items() if key[1:] == kind}
+        results += _tables(own, formula)
     return tuple(results)
+
+
+def _tables(
+    groups: dict[tuple[str, str, str], list[Curve]], formula: Formula
+) -> list[CollectiveTable]:
+    """Return the tables of one library in one mode, by collective."""
+    points = {key: _points(curves, formula) for key, curves in groups.items()}
+    points = {key: each for key, each in points.items() if len(each.log_ratios)}
+    if sum(len(each.log_ratios) for each in points.values()) < _rule("least_points"):
+        return []
+    process = fit_residuals(list(points.values()))
+    if process is None:
+        return []
+    grids = [[_grid(curve, formula) for curve in groups[key]] for key in points]
+    more = [Points(np.empty((0, len(COORDINATES))), np.empty(0)) for _ in points]
+    tables = _of_process(list(points), process, more)
+    for _ in range(_ROUNDS):
+        dips = [_straightened(table, tables, own) for table, own in zip(tables, grids, strict=True)]
+        if not any(len(each.at) for each in dips):
+            break
+        more = [one.with_more(other) for one, other in zip(more, dips, strict=True)]
+        if (
+            max(
+                len(one.at) + len(other.at) for one, other in zip(process.tables, more, strict=True)
+            )
+            > MOST_POINTS
+        ):
+            break
+        tables = _of_process(list(points), process, more)
+    return [_without_dips(table, tables, own) for table, own in zip(tables, grids, strict=True)]
+
+
+def _of_process(
+    keys: Sequence[tuple[str, str, str]], process: Process, more: Sequence[Points]
+) -> list[CollectiveTable]:
+    """Return the tables of a process that passes through further points."""
+    return [
+        CollectiveTable(
+            collective=collective,
+            library=library,
+            mode=mode,
+            residual=residual,
+            paths=measured.paths + further.paths,
+            other_path=_rule("other_path"),
+            other_collective=_rule("other_collective"),
+        )
+        for (collective, library, mode), measured, further, residual in zip(
+            keys, process.tables, more, process.residuals(more), strict=True
+        )
+    ]
+
+
+def _straightened(
+    table: CollectiveTable, every: Sequence[CollectiveTable], grids: Sequence[_Grid]
+) -> Points:
+    """Return points where a larger message would be faster, with the factor that makes it as slow.
+
+    What the formula itself does so, where a library changes its algorithm, stays.
+    """
+    found = Points(np.empty((0, len(COORDINATES))), np.empty(0))
+    seen = set()
+    for grid in grids:
+        case, sizes = grid.curve.case, grid.curve.size_bytes
+        if (case.gpus, case.nodes) in seen:
+            continue
+        seen.add((case.gpus, case.nodes))
+        factor = np.log(table.factor(sizes, case.gpus, case.nodes, grid.running, every))
+        formula = np.maximum.accumulate(np.log(grid.time_s))
+        straight = monotone(formula + factor) - formula
+        off = np.flatnonzero(np.abs(straight - factor) > _STRAIGHT * _rule("dip"))[::2]
+        group = [np.full(len(off), np.log2(n)) for n in (case.gpus, case.nodes)]
+        shape = sizes.shape
+        running = [np.broadcast_to(each, shape)[off] for each in grid.running.values()]
+        labels = [path_label(path) for path in grid.running]
+        paths = tuple(labels[each] for each in np.argmax(running, axis=0)) if len(off) else ()
+        at = np.stack([np.log2(sizes[off]), *group], axis=1)
+        found = found.with_more(Points(at, straight[off], paths))
+    return found
 
 
 def _rule(name: str) -> float:
@@ -63,30 +148,25 @@ def _rule(name: str) -> float:
     return value
 
 
-def _table(key: tuple[str, str, str], residual: Residual) -> CollectiveTable:
-    collective, library, mode = key
-    return CollectiveTable(collective=collective, library=library, mode=mode, residual=residual)
-
-
-def _points(curves: Iterable[Curve], predict: Predict) -> Points:
+def _points(curves: Iterable[Curve], formula: Formula) -> Points:
     """Return where the points of one table lie, and what the formula leaves of each."""
-    at, log_ratios = [], []
+    at, log_ratios, paths = [], [], []
     for curve in curves:
-        formula = predict(_launched_together(curve))
-        measured = curve.time_s - (predict(curve) - formula)
-        kept = measured > _LEAST_SHARE * formula
-        sizes, ratios = np.log2(curve.size_bytes[kept]), -np.log(formula[kept])
+        result = formula(curve)
+        time_s = times_s(result, single_process=False)
+        launches_s = times_s(result, single_process=curve.case.single_process) - time_s
+        measured = curve.time_s - launches_s
+        kept = measured > _LEAST_SHARE * time_s
+        sizes, ratios = np.log2(curve.size_bytes[kept]), -np.log(time_s[kept])
         order = np.lexsort((measured[kept], sizes))
         ratios[order] += monotone(np.log(measured[kept])[order])
         group = [np.full(len(sizes), np.log2(n)) for n in (curve.case.gpus, curve.case.nodes)]
         at.append(np.stack([sizes, *group], axis=1))
         log_ratios.append(ratios)
-    return Points(np.concatenate(at), np.concatenate(log_ratios))
-
-
-def _launched_together(curve: Curve) -> Curve:
-    """Return a curve as if a process drove each GPU: tables are of collectives, not of launches."""
-    return replace(curve, case=curve.case._replace(single_process=False))
+        labels = [path_label(path) for path in result.weights]
+        choice = np.broadcast_to(result.choice, curve.size_bytes.shape)[kept]
+        paths += [labels[each] for each in choice]
+    return Points(np.concatenate(at), np.concatenate(log_ratios), tuple(paths))
 
 
 def monotone(values: Floats) -> Floats:
@@ -108,60 +188,43 @@ def monotone(values: Floats) -> Floats:
 
 
 def _without_dips(
-    table: CollectiveTable, curves: Sequence[Curve], predict: Predict
-) -> list[CollectiveTable]:
-    """Return a table under which hardly any message is faster than a smaller one, if there is."""
+    table: CollectiveTable, every: Sequence[CollectiveTable], grids: Sequence[_Grid]
+) -> CollectiveTable:
+    """Return a table under which hardly any message is faster than a smaller one."""
     most = _rule("dip")
-    grids = [_launched_together(_grid(curve)) for curve in curves]
-    formulas = [predict(grid) for grid in grids]
-    straight = _straightened(table, curves, predict)
-    for share, residual in product(_WEAKER, (table.residual, straight)):
-        weights = tuple(share * weight for weight in residual.weights)
-        for held in (False, True):
-            tried = replace(table, residual=replace(residual, weights=weights), held=held)
-            if all(
-                added_dip(tried, grid, formula) <= most
-                for grid, formula in zip(grids, formulas, strict=True)
-            ):
-                return [tried]
-    return []
+    for strength, held in product(_WEAKER, (False, True)):
+        tried = replace(table, strength=strength, held=held)
+        if all(
+            added_dip(tried, grid.curve, grid.time_s, grid.running, every) <= most for grid in grids
+        ):
+            return tried
+    return replace(table, strength=0.0)
 
 
-def _straightened(table: CollectiveTable, curves: Sequence[Curve], predict: Predict) -> Residual:
-    """Return a table's residual with the times that it gives made monotone, size by size."""
-    at, log_factors, seen = [], [], set()
-    for curve in curves:
-        case = curve.case
-        if (case.gpus, case.nodes) in seen:
-            continue
-        seen.add((case.gpus, case.nodes))
-        sizes = np.log2(curve.size_bytes)
-        sizes = np.arange(np.floor(sizes.min()), np.ceil(sizes.max()) + 1)
-        bare = replace(curve, size_bytes=np.exp2(sizes), time_s=sizes)
-        formula = np.maximum.accumulate(np.log(predict(_launched_together(bare))))
-        factor = table.factor(bare.size_bytes, case.gpus, case.nodes)
-        group = [np.full(len(sizes), np.log2(n)) for n in (case.gpus, case.nodes)]
-        at.append(np.stack([sizes, *group], axis=1))
-        log_factors.append(monotone(formula + np.log(factor)) - formula)
-    points = Points(np.concatenate(at)[:MOST_POINTS], np.concatenate(log_factors)[:MOST_POINTS])
-    return interpolating(points, table.residual.scales)
-
-
-def _grid(curve: Curve) -> Curve:
+def _grid(curve: Curve, formula: Formula) -> _Grid:
     """Return a curve over the sizes of another and beyond, in fine steps."""
     first, last = np.log2(curve.size_bytes.min()), np.log2(curve.size_bytes.max())
     first, last = max(0.0, float(first) - _BEYOND), float(last) + _BEYOND
     sizes = np.exp2(np.linspace(first, last, int(_PER_DOUBLING * (last - first)) + 1))
-    return replace(curve, size_bytes=sizes, time_s=sizes)
+    fine = replace(curve, size_bytes=sizes, time_s=sizes)
+    result = formula(fine)
+    return _Grid(fine, times_s(result, single_process=False), result.weights)
 
 
-def added_dip(table: CollectiveTable, curve: Curve, formula_s: Floats) -> float:
+def added_dip(
+    table: CollectiveTable,
+    curve: Curve,
+    formula_s: Floats,
+    running: Weights | None = None,
+    beside: Iterable[CollectiveTable] = (),
+) -> float:
     """Return by how much, in logarithms, a table makes larger messages faster than smaller ones.
 
     What the formula itself does so, where a library changes its algorithm, does not count.
     """
     log_time = np.log(formula_s)
-    factor = table.factor(curve.size_bytes, curve.case.gpus, curve.case.nodes)
+    at = (curve.size_bytes, curve.case.gpus, curve.case.nodes)
+    factor = table.factor(*at, running, beside)
 
     def dip(logs: Floats) -> Floats:
         below: Floats = np.maximum.accumulate(logs) - logs

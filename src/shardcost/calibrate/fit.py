@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shardcost.catalog import cluster_named, tuner_table
 from shardcost.cluster import Cluster
+from shardcost.collectives.library_time import CollectiveTime
 from shardcost.errors import MissingExtraError
 from shardcost.formats.tables import Table
 from shardcost.machine import CATALOG, Fitted
@@ -40,7 +41,7 @@ from shardcost.machine.libraries import (
     in_switch,
     inherited,
 )
-from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine
+from shardcost.validate.collectives import MEASURED, CollectiveCase, cases, machine, times_s
 from shardcost.validate.validation import measurements
 
 Floats = NDArray[np.float64]
@@ -102,10 +103,14 @@ class Curve:
         """Return the curve of some of its points."""
         return replace(self, size_bytes=self.size_bytes[kept], time_s=self.time_s[kept])
 
+    def result(self, *own: Calibration | None, fitted: Fitted = CATALOG) -> CollectiveTime:
+        """Return what is predicted, by constants of its own where any are given."""
+        on = self.case.machine(fitted)
+        return self.case.result(self.size_bytes, on.with_own(*own) if any(own) else on)
+
     def predicted_s(self, *own: Calibration | None, fitted: Fitted = CATALOG) -> Floats:
         """Return the predicted times, by constants of its own where any are given."""
-        on = self.case.machine(fitted)
-        return self.case.time_s(self.size_bytes, on.with_own(*own) if any(own) else on)
+        return times_s(self.result(*own, fitted=fitted), single_process=self.case.single_process)
 
     def error_pct(self, *own: Calibration | None, fitted: Fitted = CATALOG) -> Floats:
         """Return the signed error of each point, in percent, under given constants."""

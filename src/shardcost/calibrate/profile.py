@@ -51,6 +51,7 @@ _LEAST_PCT: Final = 0.01
 """What two digits can say; an error of 0 is none."""
 _SHOWN: Final = 3
 """Fits that a short text names."""
+_SHARES: Final = ("other_path", "other_collective", "strength")
 _RANGES: Final = ("least_gpus", "most_gpus", "least_bytes", "most_bytes")
 
 
@@ -331,7 +332,9 @@ def _table_lines(table: CollectiveTable) -> list[str]:
         f"mode = {quoted(table.mode)}",
         f"held = {str(table.held).lower()}",
         *([] if table.within_pct is None else [f"within_pct = {table.within_pct:.2f}"]),
+        *(f"{name} = {getattr(table, name):g}" for name in _SHARES),
         f"scales = [{', '.join(f'{scale:g}' for scale in table.residual.scales)}]",
         *(f"{name} = [{', '.join(f'{x:g}' for x in column)}]" for name, column in columns),
+        f"paths = [{', '.join(map(quoted, table.paths))}]",
         f"weights = [{', '.join(f'{weight!r}' for weight in table.residual.weights)}]",
     ]

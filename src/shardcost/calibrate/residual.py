@@ -37,6 +37,16 @@ class Points(NamedTuple):
     at: Floats
     log_ratios: Floats
     """Of measured over predicted."""
+    paths: tuple[str, ...] = ()
+    """What ran at each point; left out: not told apart."""
+
+    def with_more(self, other: Points) -> Points:
+        """Return these points and others."""
+        return Points(
+            np.concatenate([self.at, other.at]),
+            np.concatenate([self.log_ratios, other.log_ratios]),
+            self.paths + other.paths,
+        )
 
 
 class _Choice(NamedTuple):
@@ -47,6 +57,42 @@ class _Choice(NamedTuple):
     error: float = 0.0
 
 
+class Process(NamedTuple):
+    """What `fit_residuals` decided of several tables of one kind."""
+
+    tables: list[Points]
+    """Their points, thinned."""
+    choice: _Choice
+
+    def residuals(self, held_at: Sequence[Points] | None = None) -> list[Residual]:
+        """Return the residual of each table.
+
+        Args:
+            held_at: Further points of each table, which the residual is made to pass through.
+        """
+        every = _stacked(self.tables)
+        noise = self._parts(_noise(every.covariance(self.choice), every.log_ratios), self.tables)
+        tables = self.tables
+        if held_at is not None:
+            usual = tuner_table("start")["residual"]["error"] ** 2
+            pairs = list(zip(noise, held_at, strict=True))
+            noise = [np.append(own, np.full(len(more.at), usual)) for own, more in pairs]
+            tables = [one.with_more(other) for one, other in zip(tables, held_at, strict=True)]
+            every = _stacked(tables)
+        covariance = every.covariance(self.choice) + np.diag(np.concatenate(noise))
+        weights = self.choice.amplitude**2 * np.linalg.solve(covariance, every.log_ratios)
+        parts = self._parts(weights, tables)
+        return [
+            _residual(table.at, own.tolist(), self.choice.scales)
+            for table, own in zip(tables, parts, strict=True)
+        ]
+
+    @staticmethod
+    def _parts(values: NDArray[Any], tables: Sequence[Points]) -> list[Floats]:
+        """Return what belongs to each table of values of all points."""
+        return np.split(values, np.cumsum([len(table.at) for table in tables])[:-1])
+
+
 def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
     """Return the residual of one table; None where the formula alone does as well.
 
@@ -55,27 +101,53 @@ def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
             residuals are smooth, then what groups points (ranks, nodes).
         log_ratios: The natural logarithm of measured over predicted, of each point.
     """
-    return fit_residuals([Points(at, log_ratios)])[0]
+    found = fit_residuals([Points(at, log_ratios)])
+    return found.residuals()[0] if found else None
 
 
-def fit_residuals(tables: Sequence[Points]) -> list[Residual | None]:
-    """Return the residuals of several tables of one kind, which share amplitude and reach.
+def fit_residuals(tables: Sequence[Points]) -> Process | None:
+    """Return what the residuals of several tables of one kind are, which share amplitude and reach.
 
-    All None where the formula alone predicts points left out as well.
+    None where the formula alone predicts points left out as well. What one table leaves says
+    something of the others too, and what one path leaves of another.
     """
     thinned = [_thinned(table) for table in tables]
     if not thinned:
-        return []
-    rules = tuner_table("start")["residual"]
-    alone = score(np.concatenate([table.log_ratios for table in thinned]))
+        return None
+    rules, every = tuner_table("start")["residual"], _stacked(thinned)
+    alone = score(every.log_ratios)
     best, least = None, alone
-    for choice in _choices(thinned[0].at.shape[1]):
-        left = np.concatenate([errors for table in thinned for errors in _left_out(table, choice)])
-        if score(left) < least:
-            best, least = choice, score(left)
+    for choice in _choices(every.at.shape[1]):
+        left = score(np.concatenate(list(_left_out(every, choice))))
+        if left < least:
+            best, least = choice, left
     if best is None or least > (1 - rules["gain"]) * alone:
-        return [None] * len(tables)
-    return [_solved(table, best) for table in thinned]
+        return None
+    return Process(thinned, best)
+
+
+class _Stacked(NamedTuple):
+    """The points of all tables of one kind."""
+
+    at: Floats
+    log_ratios: Floats
+    likeness: Floats
+    """Correlation of each two in what is no coordinate: the path that ran, the table."""
+
+    def covariance(self, choice: _Choice) -> Floats:
+        """Return the covariance of each two."""
+        return _covariance(self.at, choice) * self.likeness
+
+
+def _stacked(tables: Sequence[Points]) -> _Stacked:
+    rules = tuner_table("start")["residual"]
+    of = np.repeat(np.arange(len(tables)), [len(table.at) for table in tables])
+    likeness = np.where(of[:, None] == of[None, :], 1.0, rules["other_collective"])
+    paths = np.array([path for table in tables for path in table.paths])
+    if len(paths):
+        likeness = likeness * np.where(paths[:, None] == paths[None, :], 1.0, rules["other_path"])
+    at, log_ratios = (np.concatenate([table[i] for table in tables]) for i in (0, 1))
+    return _Stacked(at, log_ratios, likeness)
 
 
 def score(errors: Floats) -> float:
@@ -90,9 +162,9 @@ def _choices(coordinates: int) -> Iterator[_Choice]:
         yield _Choice(amplitude, (size, *[ranks] * (coordinates - 1)))
 
 
-def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
+def _left_out(table: _Stacked, choice: _Choice) -> Iterator[Floats]:
     """Yield the errors of points left out one by one, then of groups left out whole."""
-    covariance = _covariance(table.at, choice)
+    covariance = table.covariance(choice)
     noise = _noise(covariance, table.log_ratios)
     inverse = np.linalg.inv(covariance + np.diag(noise))
     yield (inverse @ table.log_ratios) / np.diag(inverse)
@@ -105,16 +177,9 @@ def _left_out(table: Points, choice: _Choice) -> Iterator[Floats]:
         yield np.linalg.solve(block, (inverse @ table.log_ratios)[out])
 
 
-def _solved(table: Points, choice: _Choice) -> Residual:
-    covariance = _covariance(table.at, choice)
-    noise = _noise(covariance, table.log_ratios)
-    weights = np.linalg.solve(covariance + np.diag(noise), table.log_ratios)
-    return _residual(table.at, (choice.amplitude**2 * weights).tolist(), choice.scales)
-
-
 def fit_kernel_residual(table: Points) -> Residual | None:
     """Return the residual of a kernel's formula over its sizes; None where nothing is left."""
-    at, log_ratios = (each[:MOST_POINTS] for each in _merged(table, table.at))
+    at, log_ratios = (each[:MOST_POINTS] for each in _merged(table, table.at)[:2])
     if not np.any(log_ratios):
         return None
     rules = tuner_table("kernels")["residual"]
@@ -140,13 +205,6 @@ def fit_kernel_residual(table: Points) -> Residual | None:
     choice = best[1]
     weights = choice.amplitude**2 * np.linalg.solve(covariance(choice), log_ratios)
     return _residual(at, weights.tolist(), choice.scales)
-
-
-def interpolating(table: Points, scales: tuple[float, ...]) -> Residual:
-    """Return the residual of given reach that passes through all points of a table."""
-    covariance = _covariance(table.at, _Choice(1.0, scales))
-    weights = np.linalg.solve(covariance + _NUGGET * np.eye(len(covariance)), table.log_ratios)
-    return _residual(table.at, weights.tolist(), scales)
 
 
 def _residual(at: Floats, weights: Sequence[float], scales: tuple[float, ...]) -> Residual:
@@ -193,7 +251,7 @@ def _thinned(table: Points) -> Points:
         keys = table.at.copy()
         keys[:, 0] = np.round(keys[:, 0] / step)
         merged = _merged(table, keys)
-    return Points(merged.at[:most], merged.log_ratios[:most])
+    return Points(merged.at[:most], merged.log_ratios[:most], merged.paths[:most])
 
 
 def _merged(table: Points, keys: Floats) -> Points:
@@ -202,4 +260,5 @@ def _merged(table: Points, keys: Floats) -> Points:
     groups = [where.reshape(-1) == each for each in range(int(where.max(initial=-1)) + 1)]
     middle = np.array([table.at[group].mean(axis=0) for group in groups])
     ratios = np.array([np.median(table.log_ratios[group]) for group in groups])
-    return Points(middle.reshape(-1, table.at.shape[1]), ratios)
+    paths = tuple(table.paths[int(np.argmax(group))] for group in groups if table.paths)
+    return Points(middle.reshape(-1, table.at.shape[1]), ratios, paths)

@@ -121,9 +121,9 @@ def _near_points(result: CollectiveTime, low: Any, high: Any) -> tuple[Any, Any]
     """Return the ends of an interval, near points of a profile's table by its points left out."""
     group = result.group
     tables = [] if result.forced or not result.calibrations else tables_for(result)
-    for table, holds in tables:
+    for table, _, holds in tables:
         if table.within_pct is not None:
-            near = table.nearness(result.size_bytes, group.ranks, group.nodes)
+            near = table.nearness(result.size_bytes, group.ranks, group.nodes, result.weights)
             near = choose(holds, near, 0.0)
             within = log1p(table.within_pct / 100)
             low = low ** (1 - near) * as_exp(-within * near)

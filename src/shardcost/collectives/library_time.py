@@ -462,8 +462,10 @@ def _resolved(machine: Machine, group: Group, engine: str, version: str | None) 
     return found
 
 
-def tables_for(result: CollectiveTime) -> list[tuple[CollectiveTable, Any]]:
-    """Return the tables of residuals that hold for a collective, each with where it does.
+def tables_for(
+    result: CollectiveTime,
+) -> list[tuple[CollectiveTable, tuple[CollectiveTable, ...], Any]]:
+    """Return the tables of residuals of a collective, each with those beside it and where it holds.
 
     Across domains that is the network's table, inside one the library's: each was fitted to what
     is left by constants of its own.
@@ -474,16 +476,16 @@ def tables_for(result: CollectiveTime) -> list[tuple[CollectiveTable, Any]]:
         table = used.table(result.collective, engine, result.mode)
         if table is not None:
             network = isinstance(used.constants, NetworkConstants)
-            tables.append((table, across if network else inside))
+            tables.append((table, used.residuals, across if network else inside))
     return tables
 
 
 def _with_tables(result: CollectiveTime) -> CollectiveTime:
     """Return a result with the residuals measured on its machine, never faster than its links."""
     group, time = result.group, result.time_s
-    for table, holds in tables_for(result):
-        factor = choose(holds, table.factor(result.size_bytes, group.ranks, group.nodes), 1.0)
-        time = time * factor
+    for table, beside, holds in tables_for(result):
+        at = (result.size_bytes, group.ranks, group.nodes)
+        time = time * choose(holds, table.factor(*at, result.weights, beside), 1.0)
     time = largest(time, smallest(result.bound_s, result.time_s))
     moving = result.time_s > 0
     factor = choose(moving, time / choose(moving, result.time_s, 1.0), 1.0)

@@ -10,18 +10,21 @@ equation 2.25) over coordinates in logarithms::
 
 The covariance is Matern's of smoothness 1/2: between two points the factor is almost linear in the
 logarithms, also where a library jumps from one algorithm to another, and away from all points it
-falls back to 1, the formula alone. Weights are solved for at calibration
+falls back to 1, the formula alone. In tables of collectives the covariance of two points is a share
+of that where different paths ran (a protocol that is slower than its formula says little about
+another), and where they are of different collectives of one library, which run the same paths: a
+product of covariances (chapter 4.2 there). Weights are solved for at calibration
 (`shardcost.calibrate.residual`), which decides by points left out how far a table reaches, so that
 pricing is a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shardcost.arrays import exp, largest, log2, smallest
-from shardcost.checks import Noun, flag, instance, noun, one_of, positive, text
+from shardcost.checks import Noun, flag, instance, names, noun, one_of, positive, share, text
 from shardcost.errors import BadTypeError, BadValueError
 
 MOST_POINTS: Final = 400
@@ -30,7 +33,10 @@ MOST_COORDINATES: Final = 6
 MOST_TABLES: Final = 64
 COORDINATES: Final = ("log2_bytes", "log2_ranks", "log2_nodes")
 """Of tables of collectives, as files name them."""
-_OF_TABLE: Final = ("collective", "library", "mode", "held", "within_pct")
+_OF_TABLE: Final = (
+    *("collective", "library", "mode", "held", "within_pct"),
+    *("paths", "other_path", "other_collective", "strength"),
+)
 _FARTHEST: Final = 1e3
 """Of a coordinate from 0: a logarithm beyond that is of no size or count."""
 _FARTHEST_LOG: Final = 1.0986122886681098
@@ -82,24 +88,60 @@ class Residual(Noun):
         Args:
             coordinates: Of what is priced, in the order of `scales`. Numbers or arrays.
         """
-        log_factor: Any = 0.0
-        for point, weight in zip(self.points, self.weights, strict=True):
-            log_factor = log_factor + weight * self._correlation(point, coordinates)
-        return exp(smallest(_FARTHEST_LOG, largest(-_FARTHEST_LOG, log_factor)))
+        return _factor(self.log_factor(*coordinates))
 
-    def nearness(self, *coordinates: Any) -> Any:
+    def log_factor(
+        self,
+        *coordinates: Any,
+        labels: Sequence[str] = (),
+        alike: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the logarithm of measured over predicted, however far from 0.
+
+        Points of one label that differ in other coordinates than the first share its exponential:
+        what is priced is mostly many sizes of one group.
+
+        Args:
+            coordinates: Of what is priced.
+            labels: A label of each point, in what is no coordinate …
+            alike: … and how alike what is priced is to each label, from 0 to 1.
+        """
+        first, scale = coordinates[0], self.scales[0]
+        beyond: dict[tuple[float, ...], Any] = {}
+        sums: dict[tuple[str, float], Any] = {}
+        for place, (point, weight) in enumerate(zip(self.points, self.weights, strict=True)):
+            rest = point[1:]
+            if rest not in beyond:
+                beyond[rest] = _correlation(rest, coordinates[1:], self.scales[1:])
+            key = (labels[place] if alike else "", point[0])
+            sums[key] = sums.get(key, 0.0) + weight * beyond[rest]
+        near = {at: exp(-abs(first - at) / scale) for _, at in sums}
+        total: Any = 0.0
+        for label in dict.fromkeys(label for label, _ in sums):
+            own: Any = 0.0
+            for (of, at), value in sums.items():
+                if of == label:
+                    own = own + value * near[at]
+            total = total + (own * alike[label] if alike else own)
+        return total
+
+    def nearness(self, *coordinates: Any, likeness: Sequence[Any] = ()) -> Any:
         """Return the correlation with the nearest point, from 0 to 1: 1 at a point itself."""
         nearest: Any = 0.0
-        for point in self.points:
-            nearest = largest(nearest, self._correlation(point, coordinates))
+        for place, point in enumerate(self.points):
+            near = _correlation(point, coordinates, self.scales)
+            nearest = largest(nearest, near * likeness[place] if likeness else near)
         return nearest
 
-    def _correlation(self, point: tuple[float, ...], coordinates: tuple[Any, ...]) -> Any:
-        """Return the covariance of two points over that of a point with itself."""
-        distance: Any = 0.0
-        for own, given, scale in zip(point, coordinates, self.scales, strict=True):
-            distance = distance + abs(given - own) / scale
-        return exp(-distance)
+
+def _correlation(
+    point: tuple[float, ...], coordinates: tuple[Any, ...], scales: tuple[float, ...]
+) -> Any:
+    """Return the covariance of two points over that of a point with itself."""
+    distance: Any = 0.0
+    for own, given, scale in zip(point, coordinates, scales, strict=True):
+        distance = distance + abs(given - own) / scale
+    return exp(-distance)
 
 
 @noun
@@ -115,23 +157,101 @@ class CollectiveTable(Noun):
     there is, falling back to the formula would make a smaller message slower."""
     within_pct: float | None = positive(default=None)
     """Nine in ten measurements left out were within so many percent, with the table."""
+    paths: tuple[str, ...] = names(default=())
+    """What ran at each point by the formula, such as ``ring LL``; left out: not told apart."""
+    other_path: float = share(default=1.0)
+    """Correlation of two points that are alike but for the path that ran."""
+    other_collective: float = share(default=0.0)
+    """Correlation of two points that are alike but for the collective: how much of its residual the
+    library's other collectives have."""
+    strength: float = share(default=1.0)
+    """Of the logarithm of the factor, what is applied to the collective."""
 
     def check(self) -> None:
-        """Raise unless the residual has the coordinates of collectives."""
+        """Raise unless the residual has the coordinates of collectives, and a path for each."""
         if len(self.residual.scales) != len(COORDINATES):
             rule = f"{len(COORDINATES)}: {', '.join(COORDINATES)}"
             raise BadValueError("coordinates of a residual", len(self.residual.scales), rule)
+        points = len(self.residual.points)
+        if self.paths and len(self.paths) != points:
+            rule = f"as many as weights, {points}, or none"
+            raise BadValueError("residual paths", len(self.paths), rule)
 
-    def factor(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
-        """Return measured over predicted time. Numbers or arrays."""
+    def factor(
+        self,
+        size_bytes: Any,
+        ranks: Any,
+        nodes: Any,
+        running: Mapping[tuple[str, str], Any] | None = None,
+        beside: Iterable[CollectiveTable] = (),
+    ) -> Any:
+        """Return measured over predicted time. Numbers or arrays.
+
+        Args:
+            size_bytes: Of the buffer.
+            ranks: Of the group …
+            nodes: … and the nodes that they are on.
+            running: How much each path counts; left out: paths are not told apart.
+            beside: The library's other tables, of which those of the same mode count too.
+        """
         size = log2(size_bytes)
         if self.held:
             size = largest(size, min(point[0] for point in self.residual.points))
-        return self.residual.factor(size, log2(ranks), log2(nodes))
+        at, shares = (size, log2(ranks), log2(nodes)), _shares(running)
+        total = self._log_factor(at, shares)
+        for other in beside:
+            same = (other.library, other.mode) == (self.library, self.mode)
+            if same and other.other_collective and other.collective != self.collective:
+                total = total + other.other_collective * other._log_factor(at, shares)
+        return _factor(self.strength * total)
 
-    def nearness(self, size_bytes: Any, ranks: Any, nodes: Any) -> Any:
+    def nearness(
+        self,
+        size_bytes: Any,
+        ranks: Any,
+        nodes: Any,
+        running: Mapping[tuple[str, str], Any] | None = None,
+    ) -> Any:
         """Return how close the nearest point is, from 0 (far from all) to 1 (at one)."""
-        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes))
+        alike = self._alike(_shares(running))
+        likeness = [alike[path] for path in self.paths] if alike else ()
+        return self.residual.nearness(log2(size_bytes), log2(ranks), log2(nodes), likeness=likeness)
+
+    def _log_factor(self, at: tuple[Any, ...], shares: Mapping[str, Any] | None) -> Any:
+        """Return the logarithm of measured over predicted by this table alone."""
+        return self.residual.log_factor(*at, labels=self.paths, alike=self._alike(shares))
+
+    def _alike(self, shares: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return how alike what runs is to each path of a point; empty where all are alike."""
+        if shares is None or self.other_path == 1:
+            return {}
+        least = self.other_path
+        return {
+            path: least + (1 - least) * shares.get(path, 0.0) for path in dict.fromkeys(self.paths)
+        }
+
+
+def path_label(path: tuple[str, str]) -> str:
+    """Return the name of a path as tables have it.
+
+    >>> path_label(("ring", "LL"))
+    'ring LL'
+    """
+    return " ".join(path)
+
+
+def _shares(running: Mapping[tuple[str, str], Any] | None) -> dict[str, Any] | None:
+    """Return how much each path counts, by label, of 1 altogether."""
+    if running is None:
+        return None
+    values = list(running.values())
+    total = sum(values[1:], start=values[0])
+    return {path_label(path): value / total for path, value in running.items()}
+
+
+def _factor(log_factor: Any) -> Any:
+    """Return the factor of a logarithm, within bounds."""
+    return exp(smallest(_FARTHEST_LOG, largest(-_FARTHEST_LOG, log_factor)))
 
 
 def tables_of(entries: Any) -> tuple[CollectiveTable, ...]:
