@@ -85,7 +85,8 @@ def test_fewer_watts_or_wider_cores_of_another_generation_do_not_cost_a_share() 
 def test_a_benchmark_at_the_limit_leaves_room_on_devices_with_more_power() -> None:
     one, other = (kernels_of(of(name)) for name in ("b200_sxm", "gb300_nvl72"))
     assert other.gemm("fp8").constants["peak_share"] > one.gemm("fp8").constants["peak_share"]
-    assert other.gemm("bf16").constants == one.gemm("bf16").constants
+    shares = [kernels.gemm("bf16").constants["peak_share"] for kernels in (one, other)]
+    assert shares[0] == shares[1]
     assert other.gemm("fp8").constants["peak_share"] <= 1
 
 

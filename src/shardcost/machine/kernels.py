@@ -130,9 +130,8 @@ class KernelTables:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the measured systems and their sections, the device's own first, then the nearest.
 
-        Nearest are the same instructions of matrix units, of these the same architecture, else the
-        same vendor, else the same kind of matrix units, at the nearest compute capability, else the
-        nearest memory bandwidth.
+        Nearest is the same architecture, else the same vendor, else the same kind of matrix units,
+        at the nearest compute capability, else the nearest memory bandwidth.
         """
         for system in nearest_systems(device, catalog.names(table)):
             yield system, self.content(table, system)
@@ -537,17 +536,15 @@ def in_sms(device: Device) -> Device:
     return replace(device, sms=ceil(device.peak_flop_per_s[_WIDE_FORMAT] / most))
 
 
-def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, bool, float, float]:
+def _distance(one: Device, other: Device) -> tuple[bool, bool, bool, bool, float, float]:
     """Return how far apart two devices are; what counts most stands first.
 
-    Programs for other instructions of matrix units are other programs, whatever the architecture is
-    called. Compute capabilities compare devices of one vendor only.
+    Compute capabilities compare devices of one vendor only.
     """
     stated = one.compute_capability, other.compute_capability
     generations = [float(each or 0) for each in stated] if one.vendor == other.vendor else [0, 0]
     return (
         one.name != other.name,
-        instructions_of(one) != instructions_of(other),
         one.architecture != other.architecture,
         one.vendor != other.vendor,
         is_systolic(one) != is_systolic(other),

@@ -458,6 +458,8 @@ def _unfused(s: Setting, heads: Any, head_dim: Any) -> Passes:
         Elementwise("softmax", scores * (2 * s.element_bytes + drop), 2 if drop else 1),
         product("values", queries, head_dim, context),
     )
+    if not s.training:
+        return Passes(forward)
     backward = (
         product("values gradient", queries, context, head_dim),
         product("values gradient", context, head_dim, queries),

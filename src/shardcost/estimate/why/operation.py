@@ -125,7 +125,9 @@ def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
             "bytes_moved": named("bytes", op.bytes_moved, SENT, "read and written"),
             "kernels": named("kernels", op.kernels, "", "one after the other"),
         }
-        words = f"{format_rate(op.bytes_moved / seconds)} of memory traffic"
+        words = "nothing to move"
+        if seconds:
+            words = f"{format_rate(op.bytes_moved / seconds)} of memory traffic"
     else:
         sizes = {size: named(symbol, getattr(op, size)) for size, symbol in _SIZES.items()}
         if op.value_dim != op.head_dim:
