@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from shardcost.errors import BadValueError, ShardcostError
+from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Table, read_table
 from shardcost.validate.shipped import not_in, shipped, tables_in
 
@@ -51,17 +51,14 @@ def add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def tables_of(options: argparse.Namespace) -> Tables:
-    """Return the tables that options name, at most one of each kind."""
+    """Return the tables that options name, with all rows of one kind in one table."""
     named = [read_table(path) for path in options.tables]
     if options.folder is not None:
         folder = tables_in(options.folder)
         for complaint in folder.left_out:
             say(f"left out: {complaint}")
         named += folder.tables
-    kinds = [table.kind for table in named]
-    twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
-    if twice:
-        raise BadValueError("tables", ", ".join(twice), "one table of each kind")
+    named = joined(named)
     return Tables(named, not_in(named, shipped()) if options.shipped else [])
 
 

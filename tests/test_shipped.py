@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.command import joined
+from lab.command import joined, tables_of
 from lab.record import Figures, as_toml, figures, limit, main, read_record, worsened
 from lab.sources import source_of
 from shardcost import cli
@@ -128,6 +129,16 @@ def test_a_folder_stands_for_its_tables(tmp_path: Path) -> None:
         assert [table.kind for table in found.tables] == ["elementwise"]
         assert len(found.left_out) == 1
         assert "SOURCES.csv" in found.left_out[0]
+
+
+def test_a_folder_gives_all_tables_of_a_kind(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    first, second = passes(tmp_path, "mine"), passes(tmp_path / "more", "theirs")
+    found = tables_in(tmp_path)
+    assert [table.path for table in found.tables] == [first, second]
+    options = argparse.Namespace(tables=[], folder=tmp_path, shipped=False)
+    (together,) = tables_of(options).named
+    assert together.columns["dataset"] == ["mine", "theirs"]
 
 
 def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:

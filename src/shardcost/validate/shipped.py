@@ -54,10 +54,7 @@ def is_shipped(table: Table) -> bool:
 
 
 def tables_in(folder: Path) -> Folder:
-    """Return the tables below a folder, or below its folder ``measured`` where it has one.
-
-    Of one kind, those nearest to the folder are taken; others are left out, with the reason.
-    """
+    """Return the tables below a folder, or below its folder ``measured`` where it has one."""
     inner = folder / _MEASURED
     above = inner if inner.is_dir() else folder
     try:
@@ -65,7 +62,6 @@ def tables_in(folder: Path) -> Folder:
     except ValueError:  # a NUL character inside the name
         paths = []
     result = Folder([], [])
-    depths: dict[str, int] = {}
     of_runs: set[Path] = set()
     # A file of requests is no table: it belongs to the runs beside it, which are read before it.
     for path in sorted(paths, key=lambda path: (len(path.parts), path.name != RUNS)):
@@ -79,10 +75,6 @@ def tables_in(folder: Path) -> Folder:
         if table.kind == "requests":
             of_runs.update(files_of(table))
             table = replace(table, path=path.parent)
-        if depths.setdefault(table.kind, len(path.parts)) < len(path.parts):
-            reason = f"a table of {table.kind} stands above it; name the file to validate it"
-            result.left_out.append(str(FormatError(str(path), reason)))
-            continue
         result.tables.append(table)
     result.tables.sort(key=lambda table: (len(table.path.parts), table.path))
     if not result.tables:
