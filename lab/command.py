@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from shardcost.errors import ShardcostError
+from shardcost.errors import BadValueError, ShardcostError
 from shardcost.formats.tables import Table, read_table
 from shardcost.validate.shipped import not_in, shipped, tables_in
 
@@ -52,6 +52,10 @@ def add_tables(parser: argparse.ArgumentParser) -> None:
 
 def tables_of(options: argparse.Namespace) -> Tables:
     """Return the tables that options name, with all rows of one kind in one table."""
+    files = [path.resolve() for path in options.tables]
+    again = next((path for path in files if files.count(path) > 1), None)
+    if again is not None:
+        raise BadValueError("tables", str(again), "different files (a row would count twice)")
     named = [read_table(path) for path in options.tables]
     if options.folder is not None:
         folder = tables_in(options.folder)
