@@ -55,7 +55,7 @@ def tables_of(options: argparse.Namespace) -> Tables:
     files = [path.resolve() for path in options.tables]
     again = next((path for path in files if files.count(path) > 1), None)
     if again is not None:
-        raise BadValueError("tables", str(again), "different files (a row would count twice)")
+        raise BadValueError("tables", again.name, "different files (a row would count twice)")
     named = [read_table(path) for path in options.tables]
     if options.folder is not None:
         folder = tables_in(options.folder)
