@@ -287,8 +287,8 @@ def as_toml(kind: str, trial: Trial, longer: Mapping[str, float], datasets: Iter
             for value, more in trial.per_doubling.items()
         ],
         "factor": [
-            inline({"fact": fact, "value": value, "times": round(times, 4)})
-            for (fact, value), times in trial.factors.items()
+            inline({"fact": fact, "value": value, "grouped": grouped, "times": round(times, 4)})
+            for (fact, value, grouped), times in trial.factors.items()
             if abs(times - 1) > _NO_FACTOR
         ],
         "group": [

@@ -134,6 +134,13 @@ class Pool:
         twin = self._key({**facts, "standing": MEASURED}, level)
         return np.flatnonzero(used & (self.codes[number] == self._known[number].get(twin, -1)))
 
+    def level(self, facts: Facts, used: Mask) -> Level:
+        """Return in which facts the group agrees whose reach what has some facts is given."""
+        for number, level in enumerate(self.plan.levels):
+            if self.counts(self._alike(facts, used, number), number):
+                return level
+        return ()
+
     def counts(self, members: NDArray[np.intp], number: int) -> bool:
         """Return whether some residuals are of enough rows; all of them together always are."""
         if number + 1 == len(self.plan.levels):
@@ -196,8 +203,10 @@ def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
     return float(np.interp(share, ranks / weights.sum(), values[order]))
 
 
-Factors = Mapping[tuple[str, str], float]
-"""What reaches are multiplied by, by fact and value; of all of them, under two blanks."""
+Factors = Mapping[tuple[str, str, bool], float]
+"""What reaches are multiplied by, by fact, value and whether the group agrees in the fact; of all
+of them, under two blanks."""
+ALL: Final = ("", "", False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +216,8 @@ class Trial:
     pool: Pool
     reach: Floats
     """NaN where no other rows are left."""
+    levels: tuple[Level, ...]
+    """In which facts the group of each residual agrees."""
     beyond: tuple[Tried, ...] = ()
     """What was tried on runs larger than any that constants were fitted to."""
 
@@ -224,12 +235,14 @@ class Trial:
     def factors_by(self, used: Mask) -> Factors:
         """Return the factors that some of the residuals give."""
         facts = self.pool.facts
-        members = {("", ""): np.flatnonzero(used)}
+        members = {ALL: np.flatnonzero(used)}
         for name in self.pool.plan.facts:
             values = np.array([own.get(name, "") for own in facts])
+            grouped = np.array([name in level for level in self.levels])
             members |= {
-                (name, str(value)): np.flatnonzero(used & (values == value))
+                (name, str(value), agreed): np.flatnonzero(used & (values == value) & alike)
                 for value in np.unique(values[used])
+                for agreed, alike in ((True, grouped), (False, ~grouped))
             }
         enough = {
             key: own
@@ -247,7 +260,7 @@ class Trial:
                 least = -log(_MOST) if len(own) >= ENOUGH_TO_SHORTEN else 0.0
                 if key[0] == _STANDING and key[1] != MEASURED:
                     # What nobody measured is not known better, however well some rows fit.
-                    least = max(least, logs.get((_STANDING, MEASURED), 0.0))
+                    least = max(least, logs.get((_STANDING, MEASURED, key[2]), 0.0))
                 if inside > INSIDE and logs[key] <= least:
                     continue
                 wanted = float(np.log(np.quantile(scores[own], conformal_share(len(own)))))
@@ -261,17 +274,23 @@ class Trial:
                 break
         for key in logs:
             if key[0] == _STANDING:
-                logs[key] = max(logs[key], logs.get((_STANDING, MEASURED), logs[key]))
+                logs[key] = max(logs[key], logs.get((_STANDING, MEASURED, key[2]), logs[key]))
         return {key: exp(longer) for key, longer in logs.items()}
 
-    def factor_of(self, facts: Facts) -> float:
-        """Return what the reach of what has some facts is multiplied by."""
-        return factor_of(self.factors, facts)
+    def factor_of(self, facts: Facts, level: Level = ()) -> float:
+        """Return what the reach of a group is multiplied by for what has some facts.
+
+        Args:
+            facts: Of a residual.
+            level: In which of them its group agrees.
+        """
+        return factor_of(self.factors, facts, level)
 
     @property
     def lengthened(self) -> Floats:
         """The reach that each residual would have been given."""
-        factors = np.array([self.factor_of(facts) for facts in self.pool.facts])
+        of_each = zip(self.pool.facts, self.levels, strict=True)
+        factors = np.array([self.factor_of(facts, level) for facts, level in of_each])
         result: Floats = np.maximum(self.pool.plan.least, self.reach * factors)
         return result
 
@@ -289,7 +308,8 @@ class Trial:
             for facts in tried.facts:
                 key = tuple(facts.get(name, "") for name in self.pool.plan.facts)
                 if key not in known:
-                    longer = self.pool.reach(facts, used) * self.factor_of(facts)
+                    factor = self.factor_of(facts, self.pool.level(facts, used))
+                    longer = self.pool.reach(facts, used) * factor
                     known[key] = max(self.pool.plan.least, longer)
                 reach.append(known[key])
         return np.array(reach)
@@ -329,11 +349,11 @@ class Trial:
         return result
 
 
-def factor_of(factors: Factors, facts: Facts) -> float:
+def factor_of(factors: Factors, facts: Facts, level: Level) -> float:
     """Return the product of the factors of some facts, and of the one for all."""
-    product = factors.get(("", ""), 1.0)
-    for item in facts.items():
-        product *= factors.get(item, 1.0)
+    product = factors.get(ALL, 1.0)
+    for name, value in facts.items():
+        product *= factors.get((name, value, name in level), 1.0)
     return product
 
 
@@ -347,18 +367,20 @@ def doublings_of(tried: Tried) -> Floats:
 def tried_on_others(pool: Pool, beyond: Sequence[Tried] = ()) -> Trial:
     """Return every residual beside the reach by the rows that were not left out with it."""
     reach = np.full(len(pool.residuals), np.nan)
+    levels: list[Level] = [()] * len(reach)
     for part in range(len(pool.part_names)):
         members = np.flatnonzero(pool.parts == part)
         used = ~np.isin(pool.rows, pool.rows[members])
         if used.sum() < _ENOUGH_OTHERS:
             continue
-        known: dict[int, float] = {}
+        known: dict[int, tuple[float, Level]] = {}
         for place in members:
             group = int(pool.codes[0][place])
             if group not in known:
-                known[group] = pool.reach(pool.facts[place], used)
-            reach[place] = known[group]
-    return Trial(pool, reach, tuple(beyond))
+                facts = pool.facts[place]
+                known[group] = pool.reach(facts, used), pool.level(facts, used)
+            reach[place], levels[place] = known[group]
+    return Trial(pool, reach, tuple(levels), tuple(beyond))
 
 
 def groups(trial: Trial) -> Iterator[Group]:

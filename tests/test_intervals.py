@@ -97,7 +97,7 @@ def test_few_parts_far_apart_are_told_by_the_others_too_short() -> None:
     trial = tried_on_others(pool)
     short = np.mean(np.abs(pool.residuals) <= trial.reach)
     assert short < 0.9
-    assert trial.factor_of({"standing": "measured", "size": "small"}) > 1
+    assert trial.factor_of({"standing": "measured", "size": "small"}, ("standing", "size")) > 1
 
 
 def test_a_row_is_never_judged_by_itself() -> None:
@@ -149,7 +149,18 @@ def test_values_with_few_residuals_only_lengthen() -> None:
     few = drawn("a system", 3, 6, 0.01, 0.0, 5000, standing="measured", vendor="near")
     few = few._replace(parts=tuple(f"x{each}" for each in few.parts))
     plan = Plan((("standing",), ()), beside=("vendor",), least=0.0)
-    assert tried_on_others(Pool([near, few], plan)).factors["vendor", "near"] == 1.0
+    assert tried_on_others(Pool([near, few], plan)).factors["vendor", "near", False] == 1.0
+
+
+def test_a_group_of_its_own_is_not_widened_by_what_others_lacked() -> None:
+    """Left out together, most rows of a value are judged by others; its own group knows better."""
+    near = drawn("a system", 10, 60, 0.05, 0.0, standing="measured", size="small")
+    most = drawn("a system", 1, 60, 0.25, 0.0, 5000, standing="measured", size="large")
+    rest = drawn("a system", 1, 30, 0.25, 0.0, 6000, standing="measured", size="large")
+    tried = [near, most._replace(parts=("x",) * 60), rest._replace(parts=("y",) * 30)]
+    factors = tried_on_others(Pool(tried, PLAN)).factors
+    assert factors["size", "large", False] > 2.5
+    assert factors["size", "large", True] < 1.5
 
 
 def test_a_doubling_adds_what_larger_runs_need() -> None:
@@ -573,12 +584,13 @@ def test_vendors_with_few_rows_are_wider() -> None:
     assert width("mi300x") > 1.5 * width("h100_sxm")
 
 
+@pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("kind", ["training", "inference", "serving", "collectives"])
-def test_inherited_constants_never_shorten(kind: str) -> None:
+def test_inherited_constants_never_shorten(kind: str, grouped: bool) -> None:
     factors = {
         each["value"]: each["times"]
         for each in dict(catalog.contents("errors"))[kind]["factor"]
-        if each["fact"] == "standing"
+        if each["fact"] == "standing" and each["grouped"] is grouped
     }
     own = factors.get(MEASURED, 1.0)
     assert all(factors.get(each, 1.0) >= own for each in (SAME_ARCHITECTURE, OTHER_ARCHITECTURE))

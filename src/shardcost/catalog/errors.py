@@ -6,7 +6,7 @@ engine on a system, at some sizes) to coarse ones (all rows). They are written b
 ``python -m lab.intervals``; a group stands there only if it has enough rows, from more than one
 source. `residuals_like` picks the finest group that a question belongs to, multiplies its reach by
 the factor of every fact that has one, and adds what each doubling of GPUs beyond the measured ones
-adds.
+adds. A fact has one factor where the rows of the group agree in it and another where they do not.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ class _Kind(NamedTuple):
     levels: tuple[tuple[str, ...], ...]
     """The facts that groups agree in, finest first."""
     groups: Mapping[tuple[tuple[str, ...], tuple[str, ...]], _Group]
-    factors: Mapping[tuple[str, str], float]
-    """What reaches are multiplied by, by fact and value; of all of them, under two blanks."""
+    factors: Mapping[tuple[str, str, bool], float]
+    """What reaches are multiplied by, by fact, value and whether the rows of the group agree in the
+    fact; of all of them, under two blanks."""
     doublings: Mapping[tuple[str, str], float]
     """What a doubling of GPUs adds to a reach, by fact and value."""
     least: float
@@ -129,22 +130,24 @@ class _Kind(NamedTuple):
         keys = ((level, tuple(facts.get(name, "") for name in level)) for level in self.levels)
         return next(self.groups[key] for key in keys if key in self.groups)
 
-    def factor(self, facts: Facts) -> float:
-        """Return the product of the factors of some facts."""
-        product = self.factors.get(("", ""), 1.0)
-        for item in facts.items():
-            product *= self.factors.get(item, 1.0)
+    def factor(self, facts: Facts, shared: frozenset[str]) -> float:
+        """Return the product of the factors of some facts, of which a group's rows share some."""
+        product = self.factors.get(("", "", False), 1.0)
+        for name, value in facts.items():
+            product *= self.factors.get((name, value, name in shared), 1.0)
         return product
 
     def far_off(self, facts: Facts, shared: frozenset[str]) -> list[str]:
-        """Return the facts that widen an interval far beyond its group's, in words.
-
-        Those that the rows of the group share widen nothing beyond these rows.
-        """
-        return [
-            f"{self.factors[name, value]:.1f} times as wide for {_WORDS.get(value, value)}"
+        """Return the facts that widen an interval far beyond its group's, in words."""
+        factors = {
+            value: self.factors.get((name, value, False), 1.0)
             for name, value in facts.items()
-            if name not in shared and self.factors.get((name, value), 1.0) >= _FAR_OFF
+            if name not in shared
+        }
+        return [
+            f"{factor:.1f} times as wide for {_WORDS.get(value, value)}"
+            for value, factor in factors.items()
+            if factor >= _FAR_OFF
         ]
 
     def per_doubling(self, facts: Facts) -> float:
@@ -176,7 +179,8 @@ def residuals_like(
     """
     known = _kind(kind)
     group = known.group(facts)
-    times, more, away = known.factor(facts), 0.0, known.far_off(facts, group.facts)
+    times, more = known.factor(facts, group.facts), 0.0
+    away = known.far_off(facts, group.facts)
     most = group.most_gpus if most_gpus is None else most_gpus
     if gpus is not None and most:
         doublings = log2(largest(1.0, gpus / most))
@@ -219,10 +223,13 @@ def _kind(kind: str) -> _Kind:
         reach = entry["low"], entry["high"]
         group = _Group(*reach, entry["rows"], words, most, frozenset(key))
         groups[tuple(key), tuple(key.values())] = group
-    factors, doublings = (
-        {(entry["fact"], entry["value"]): entry[figure] for entry in content.get(name, ())}
-        for name, figure in (("factor", "times"), ("doubling", "adds"))
-    )
+    factors = {
+        (entry["fact"], entry["value"], entry["grouped"]): entry["times"]
+        for entry in content.get("factor", ())
+    }
+    doublings = {
+        (entry["fact"], entry["value"]): entry["adds"] for entry in content.get("doubling", ())
+    }
     return _Kind(levels, groups, factors, doublings, content.get("least", 0.0))
 
 
