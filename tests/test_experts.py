@@ -75,6 +75,19 @@ def test_experts_on_four_nodes_send_over_the_network() -> None:
     assert inside.traffic.network_bytes == 0  # each replica has all experts on its own node
 
 
+@pytest.mark.parametrize("ep", [1, 2, 4, 8, 16])
+def test_sharded_experts_enter_each_node_whole(ep: int) -> None:
+    """With ZeRO 3 the ports of a node receive the experts that its own GPUs do not keep."""
+    model = Model.named("qwen3-30b-a3b")
+    layout = Layout(dp=32, ep=ep, zero=3, micro_batch=8)
+    result = estimate(model, FOUR_NODES, layout, TRAIN)
+    blocks = [(each.count, layer_parameters(model, each, Layout())) for each in model.blocks]
+    experts = sum(count * weights.experts for count, weights in blocks)
+    from_others = experts * (min(1, 8 / ep) - 8 / 32)
+    forward_and_backward = 2 * 2 * from_others / 8
+    assert forward_and_backward < result.traffic.network_bytes
+
+
 @pytest.mark.parametrize("name", MIXTURES)
 def test_experts_of_all_ranks_add_up_to_those_of_the_model(name: str) -> None:
     model = Model.named(name)

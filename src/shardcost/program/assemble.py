@@ -266,9 +266,10 @@ def _gathers(model: Model, layout: Layout, workload: Workload, weights: Paramete
     if not isinstance(workload, Train):
         return NO_GATHERS
     if not workload.adapters:
-        return layer_weights(layout, workload, weights.total, weights.total)
+        return layer_weights(layout, workload, weights, weights)
     trained = adapter_parameters(model, layout, workload)
-    return layer_weights(layout, workload, weights.total + trained, trained)
+    held = weights._replace(dense=weights.dense + trained)
+    return layer_weights(layout, workload, held, Parameters(trained, 0))
 
 
 def _with_copies(s: Setting, model: Model, block: Block, workload: Train, passes: Passes) -> Passes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardcost.arrays import ceil_div
+from shardcost.arrays import ceil_div, choose
 from shardcost.checks import anywhere
 from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
@@ -148,8 +148,13 @@ def _is(value: Any, number: int) -> bool:
     return isinstance(value, int | float) and value == number
 
 
-def layer_weights(layout: Layout, workload: Train, weights: Any, trained: Any) -> LayerWeights:
+def layer_weights(
+    layout: Layout, workload: Train, weights: Parameters, trained: Parameters
+) -> LayerWeights:
     """Return the gathers of one layer's weights and the scatter of gradients under ZeRO stage 3.
+
+    Experts are divided over those ranks alone that hold the same ones. Where these are fewer than
+    the ranks with the layer's other weights, experts are gathered by a collective of their own.
 
     Args:
         layout: The layout.
@@ -157,11 +162,32 @@ def layer_weights(layout: Layout, workload: Train, weights: Any, trained: Any) -
         weights: Of the layer, on one rank.
         trained: Those that have gradients.
     """
-    shared = layout.dp * layout.cp if layout.shard_degree is None else layout.shard_degree
-    if layout.zero != 3 or _is(shared, 1):
+    if layout.zero != 3:
+        return NO_GATHERS
+    replicas, copies = layout.dp * layout.cp, expert_copies(layout)
+    apart = (copies != replicas) & (weights.experts > 0)
+    shared = sharing_ranks(layout, replicas)
+    if not anywhere(apart):
+        return _gathered(workload, weights.total, trained.total, "layer", "dp", shared)
+    together = choose(apart, 0, 1)
+    held = weights.dense + together * weights.experts
+    learning = trained.dense + together * trained.experts
+    dense = _gathered(workload, held, learning, "layer", "dp", shared)
+    held, learning, shared = weights.experts, trained.experts, sharing_ranks(layout, copies)
+    experts = _gathered(workload, held, learning, "expert", "dp_experts", shared, 1 - together)
+    return LayerWeights(*(one + other for one, other in zip(dense, experts, strict=True)))
+
+
+def _gathered(
+    workload: Train, weights: Any, trained: Any, of: str, group: str, shared: Any, count: Any = 1
+) -> LayerWeights:
+    """Return the collectives of so many weights of a layer that so many ranks share."""
+    if _is(shared, 1):
         return NO_GATHERS
     gathered = weights * activation_bytes(workload.dtype)
-    gather = Collective.of("all_gather", "layer weights", gathered, "dp", shared)
+    gather = Collective.of("all_gather", f"{of} weights", gathered, group, shared, count)
+    if _is(trained, 0):  # adapters learn beside them
+        return LayerWeights((gather,), (gather,), ())
     gradients = trained * gradient_bytes(workload)
-    scatter = Collective.of("reduce_scatter", "layer gradients", gradients, "dp", shared)
+    scatter = Collective.of("reduce_scatter", f"{of} gradients", gradients, group, shared, count)
     return LayerWeights((gather,), (gather,), (scatter,))
