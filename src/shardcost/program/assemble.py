@@ -74,6 +74,8 @@ class StageShare(NamedTuple):
 
     layers: Any
     weights: Parameters
+    ends: Any
+    """The weights among these that are of no layer: the embedding, the head."""
 
 
 class Stages(NamedTuple):
@@ -155,10 +157,11 @@ def program_of(
     in_step = None
     if isinstance(workload, Train):
         most = Parameters(*map(largest, *(stage.weights for stage in stages)))
+        ends = largest(*(stage.ends for stage in stages))
         if workload.adapters:
             own = adapter_parameters(model, layout, workload)
             most = Parameters(stages.most_layers * own, 0)
-        in_step = step(layout, workload, most, software)
+        in_step = step(layout, workload, most, ends, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(
@@ -238,9 +241,8 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
     def share(index: Any) -> StageShare:
         stage = split(model, layout, index)
         ends = choose(stage.has_embedding, table, 0) + choose(stage.has_head, top, 0)
-        return StageShare(
-            stage.layers, Parameters(stage.layers * dense + ends, stage.layers * experts)
-        )
+        weights = Parameters(stage.layers * dense + ends, stage.layers * experts)
+        return StageShare(stage.layers, weights, ends)
 
     pp = layout.pp
     first = share(0 * pp)

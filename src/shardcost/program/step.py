@@ -17,6 +17,7 @@ from shardcost.dtypes import BITS, activation_bytes
 from shardcost.layout import Layout
 from shardcost.memory.parameters import Parameters, expert_copies, sharing_ranks
 from shardcost.program.operations import Collective, Elementwise, Operations
+from shardcost.program.setting import micro_batches
 from shardcost.records import NamedTuple
 from shardcost.software import Software
 from shardcost.workload import Train
@@ -56,13 +57,25 @@ def gradient_bytes(workload: Train) -> float:
     return BITS[workload.gradient_dtype] / 8
 
 
-def step(layout: Layout, workload: Train, weights: Parameters, software: Software) -> Step:
-    """Return what a rank with such weights does once a step.
+def step(
+    layout: Layout, workload: Train, weights: Parameters, ends: Any, software: Software
+) -> Step:
+    """Return what a rank does once a step.
 
     Experts have fewer copies than the other weights: their gradients are reduced over those ranks
     alone that hold the same ones.
+
+    Args:
+        layout: The layout.
+        workload: The training run.
+        weights: Those that the rank trains.
+        ends: Its weights of the embedding and the head.
+        software: What runs it.
     """
     dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp", software)
+    if layout.zero == 3:
+        tables = _of_ends(layout, workload, ends)
+        dense = Step(tables.gradient + dense.gradients, tables.forward, dense.optimizer)
     if not anywhere(weights.experts > 0):
         return dense
     copies = expert_copies(layout)
@@ -178,10 +191,21 @@ def layer_weights(
     return LayerWeights(*(one + other for one, other in zip(dense, experts, strict=True)))
 
 
+def _of_ends(layout: Layout, workload: Train, ends: Any) -> LayerWeights:
+    """Return the gather and the scatter of the embedding's and the head's weights under ZeRO 3.
+
+    They stay gathered from the forward to the backward pass, as FSDP keeps its outermost unit (Zhao
+    et al. 2023, arXiv:2304.11277): no layer runs in between that could prefetch them.
+    """
+    shared, times = sharing_ranks(layout, layout.dp * layout.cp), micro_batches(layout, workload)
+    trained = 0 if workload.adapters else ends
+    return _gathered(workload, ends, trained, "embedding", "dp", shared, times)
+
+
 def _gathered(
     workload: Train, weights: Any, trained: Any, of: str, group: str, shared: Any, count: Any = 1
 ) -> LayerWeights:
-    """Return the collectives of so many weights of a layer that so many ranks share."""
+    """Return the collectives of so many weights that so many ranks share."""
     if _is(shared, 1):
         return NO_GATHERS
     gathered = weights * activation_bytes(workload.dtype)
