@@ -111,9 +111,9 @@ class Piece(NamedTuple):
 
     name: str
     operations: Passes
-    seconds: tuple[Any, ...]
+    seconds: Sequence[Any]
     """Of one call of each operation, in the order of `PASSES`, in a run of the software."""
-    exposed_s: tuple[Any, ...]
+    exposed_s: Sequence[Any]
     """By how much all calls of each operation lengthen their pass."""
     forward: PassTime
     backward: PassTime
