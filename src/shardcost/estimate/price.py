@@ -345,7 +345,8 @@ class Prices:
         if isinstance(op, Elementwise):
             return self._elementwise(op)
         if isinstance(op, AttentionCore | LatentCore | StateKernel):
-            alone_s = self.sustained(op, self._token_mixing(op))
+            mixing_s = self._attention(op) if isinstance(op, AttentionCore) else self._least(op)
+            alone_s = self.sustained(op, mixing_s)
             # Decoding waits for the memory, whatever SMs there are.
             return alone_s * (1.0 if op.decode else self._spread_wider(sms_taken))
         return self._collective_price(op)
@@ -367,9 +368,6 @@ class Prices:
     def format_of(self, op: Gemm | ExpertKernels) -> str:
         """Return the number format that a kernel multiplies on the machine's device."""
         return self.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
-
-    def _token_mixing(self, op: AttentionCore | LatentCore | StateKernel) -> Any:
-        return self._attention(op) if isinstance(op, AttentionCore) else self._least(op)
 
     def _least(self, op: ExpertKernels | LatentCore | StateKernel) -> Any:
         """Return the seconds of a kernel, no more than by constants of lesser devices."""
