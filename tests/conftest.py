@@ -23,15 +23,17 @@ settings.load_profile("steady")
 
 
 SLOW = frozenset(
-    "test_accuracy test_advice test_api test_api_load test_api_page test_api_schema test_backends"
-    " test_calibrate test_cli_plan test_collective_curves test_completion test_docs test_fit"
-    " test_footing test_hf_config test_hostile_files test_inference_evidence test_layer_evidence"
-    " test_load_queues test_load_steady test_logs test_measure test_measure_kernels test_notebook"
-    " test_page test_page_adjusted test_page_files test_page_load test_page_looks test_page_plan"
-    " test_page_views test_pictures test_plan_load test_plot test_release test_report test_search"
-    " test_search_answers test_search_engines test_serving_results test_stepped"
-    " test_timeline_views test_topology_files test_traces test_user_catalog test_validate"
-    " test_validation_page".split()
+    "test_accuracy test_advice test_api test_api_load test_api_page test_api_schema"
+    " test_backends test_calibrate test_calibrate_steps test_cli_load test_cli_plan"
+    " test_collective_curves test_completion test_docs test_fit test_footing"
+    " test_hardware_files test_hf_config test_hostile_files test_inference_evidence"
+    " test_layer_evidence test_load_queues test_load_steady test_logs test_measure"
+    " test_measure_kernels test_notebook test_page test_page_adjusted test_page_files"
+    " test_page_load test_page_looks test_page_plan test_page_views test_pictures"
+    " test_plan_load test_plot test_pruning test_release test_report test_search"
+    " test_search_answers test_search_engines test_serving_evidence test_serving_results"
+    " test_stepped test_timeline_views test_topology_files test_traces test_tuner_files"
+    " test_user_catalog test_validate test_validation_page".split()
 )
 """Files of tests beyond the core: they start processes, drive a browser, draw, fit, search,
 simulate or read damaged files."""

@@ -384,7 +384,10 @@ def test_sizes_that_are_mixed_up_are_priced_apart(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(small.m[back], op.m)
     np.testing.assert_array_equal(small.k[back], op.k)
     monkeypatch.setattr(price, "_MIXER", np.uint64(0))
-    assert price.distinct(op) == (op, None)
+    same, back = price.distinct(op)
+    assert isinstance(same, Gemm)
+    np.testing.assert_array_equal(same.m, op.m)
+    np.testing.assert_array_equal(back, np.arange(1000))
 
 
 def test_packing_documents_never_makes_attention_dearer() -> None:

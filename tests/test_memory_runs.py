@@ -166,7 +166,7 @@ def test_a_table_of_runs_shows_both_figures(
 ) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f"{','.join(ROW)}\n{','.join(ROW.values())}\n")
-    text = run_text(capsys, "validate", str(path))
+    text = " ".join(run_text(capsys, "validate", str(path)).split())
     assert "1 rows, 1 predicted, 0 skipped" in text
     assert "Allocated between steps: of 1 rows" in text
 

@@ -48,7 +48,7 @@ GROUPS: Final = {
     "beside the command line": ("serve", "completion"),
 }
 """Commands as the help lists them."""
-_OBJECTS_BEFORE_COLLECTION: Final = 50_000
+_OBJECTS_BEFORE_COLLECTION: Final = 200_000
 _LISTINGS: Final = ("models", "clusters", "software")
 """Commands that are objects of one module."""
 MODES: Final = {("measure", "kernels"): "measure_kernels", ("measure", "collectives"): "measure"}

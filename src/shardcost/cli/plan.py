@@ -88,7 +88,6 @@ def parser() -> options.Parser:
 def run(given: Namespace) -> int:
     """Search, and print what was found."""
     from shardcost.report.plan import as_text, failure_as_text
-    from shardcost.report.plan_data import as_data
     from shardcost.search.plan import Plan
 
     top = value_of(vars(given), TOP)
@@ -113,6 +112,8 @@ def run(given: Namespace) -> int:
 
         write_picture(sketch(result), Path(given.plot))
     if given.json:
+        from shardcost.report.plan_data import as_data
+
         explained = {}
         if given.explain and plan.best:
             explained["explanation"] = plan.best[0].estimate.explain().splitlines()

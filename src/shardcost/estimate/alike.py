@@ -6,6 +6,7 @@ its groups sit; pipelines and replicas only repeat it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from shardcost.checks import Noun, is_array
 from shardcost.estimate.ledger import Pieces, layer_pieces
 from shardcost.estimate.pieces import PassTime, Piece
 from shardcost.estimate.placement import strides
-from shardcost.estimate.price import Prices, grouped
+from shardcost.estimate.price import Prices, different_rows
 from shardcost.layout import Layout
 from shardcost.machine import Machine
 from shardcost.memory.parameters import expert_tensor_degree
@@ -40,12 +41,8 @@ def different_layers(layout: Layout, workload: Workload) -> tuple[Indices, Indic
     if layout.recompute_layers is not None:  # their share depends on the stages
         columns.append(layout.pp)
     columns += _arrays(workload).values()
-    codes: Any = 0
-    for column in filter(is_array, columns):
-        values, code = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            _, codes = grouped(codes * len(values) + code)
-    return grouped(np.zeros(np.size(layout.devices), dtype=int) + codes)
+    arrays = [each for each in columns if is_array(each)]
+    return different_rows([np.zeros(np.size(layout.devices)), *arrays])
 
 
 def pieces_by_layer(
@@ -94,14 +91,26 @@ def piece_at(piece: Piece, which: Indices, passes: Passes | None = None) -> Piec
         which: Of its layouts, the one that each of the others is like.
         passes: The operations of the others; left out where nobody asks for them.
     """
-    seconds: tuple[Any, ...] = ()
-    exposed: tuple[Any, ...] = ()
+    seconds: Sequence[Any] = ()
+    exposed: Sequence[Any] = ()
     if passes is not None:
-        seconds = tuple(taken(own, which) for own in piece.seconds)
-        exposed = tuple(taken(own, which) for own in piece.exposed_s)
+        seconds, exposed = _Taken(piece.seconds, which), _Taken(piece.exposed_s, which)
     times = (PassTime(*(taken(own, which) for own in each)) for each in piece.passes)
     sent = (taken(own, which) for own in (piece.inside_bytes, piece.network_bytes))
     return Piece(piece.name, passes or Passes(()), seconds, exposed, *times, *sent)
+
+
+class _Taken(Sequence[Any]):
+    """Figures of some layouts, one for each operation: taken when read, as a time needs none."""
+
+    def __init__(self, figures: Sequence[Any], which: Indices) -> None:
+        self._figures, self._which = figures, which
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __getitem__(self, place: Any) -> Any:
+        return taken(self._figures[place], self._which)
 
 
 def taken(figure: Any, which: Any) -> Any:

@@ -196,11 +196,6 @@ class Ledger:
         return layers.plus(self.first.forward).plus(self.last.forward)
 
     @property
-    def forward_sends_s(self) -> Any:
-        """All sends of one pass forward, from stage to stage."""
-        return (self.program.setting.layout.pp - 1) * self.send.seconds
-
-    @property
     def tensor_collectives(self) -> Any:
         """Collectives of the tensor group in one pass forward."""
         counts = [each.count for each in self.program.layers]
@@ -330,7 +325,8 @@ class Ledger:
         """Return the time of a step."""
         if self.program.step is None:
             software = self.program.setting.software
-            return self.forward.wall_s(software) + self.forward_sends_s + self.host_s
+            sends_s = (self.program.setting.layout.pp - 1) * self.send.seconds
+            return self.forward.wall_s(software) + sends_s + self.host_s
         from shardcost.schedule.step import step_s  # serving has no schedule of a pipeline
 
         seconds = step_s(self.step_work, self.program.setting.layout.schedule)

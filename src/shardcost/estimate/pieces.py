@@ -111,9 +111,9 @@ class Piece(NamedTuple):
 
     name: str
     operations: Passes
-    seconds: tuple[Any, ...]
+    seconds: Sequence[Any]
     """Of one call of each operation, in the order of `PASSES`, in a run of the software."""
-    exposed_s: tuple[Any, ...]
+    exposed_s: Sequence[Any]
     """By how much all calls of each operation lengthen their pass."""
     forward: PassTime
     backward: PassTime
@@ -136,7 +136,7 @@ class Piece(NamedTuple):
     @property
     def rows(self) -> tuple[Row, ...]:
         """The operations with their prices."""
-        listed = listed_by_pass(self.operations)
+        listed = ((phase, op) for phase in PASSES for op in getattr(self.operations, phase))
         return tuple(
             Row(op, phase, *times)
             for (phase, op), *times in zip(listed, self.seconds, self.exposed_s, strict=True)
@@ -155,11 +155,6 @@ class Piece(NamedTuple):
     def passes(self) -> tuple[PassTime, PassTime, PassTime]:
         """Forward, backward, weight gradients."""
         return self.forward, self.backward, self.weight
-
-
-def listed_by_pass(operations: Passes) -> list[tuple[str, Operation]]:
-    """Return the operations of a piece in the order of `PASSES`, each with its pass."""
-    return [(phase, op) for phase in PASSES for op in getattr(operations, phase)]
 
 
 class PassParts(NamedTuple):

@@ -58,7 +58,9 @@ def estimate(
             does not say.
     """
     model, cluster = resolve.model(model), resolve.cluster(cluster, network)
-    _check_kinds(layout, workload)
+    for name, given, kind in (("layout", layout, Layout), ("workload", workload, Workload)):
+        if not isinstance(given, kind):
+            raise BadTypeError(name, given, f"a {kind.__name__}")
     runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
@@ -120,12 +122,6 @@ def software_of(
         nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
         given = default_software(phase, {cluster.device.vendor for cluster in nouns})
     return resolve.software(given).in_phase(phase)
-
-
-def _check_kinds(layout: object, workload: object) -> None:
-    for name, given, kind in (("layout", layout, Layout), ("workload", workload, Workload)):
-        if not isinstance(given, kind):
-            raise BadTypeError(name, given, f"a {kind.__name__}")
 
 
 def _has_arrays(program: Program) -> bool:

@@ -110,8 +110,9 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
     """Return the setting of one pass over a rank's sequences."""
     workload = workload.in_formats_of(model, narrow_cache=software.narrow_cache)
     before: Any = 0
-    if isinstance(workload, Train):
-        new = workload.sequence_length
+    trained = workload if isinstance(workload, Train) else None
+    if trained is not None:
+        new = trained.sequence_length
     elif isinstance(workload, Decode):
         new, before = workload.query_tokens, workload.context_tokens
     else:
@@ -128,19 +129,15 @@ def setting_of(model: Model, layout: Layout, workload: Workload, software: Softw
         sequences=sequences_per_pass(layout, workload),
         sequence_tokens=new,
         context_tokens=before + new,
-        training=isinstance(workload, Train),
+        training=trained is not None,
         decode=isinstance(workload, Decode),
         cache_dtype=getattr(workload, "cache_dtype", None) or workload.part_dtype(),
         dispatch_dtype=getattr(workload, "dispatch_dtype", None),
-        frozen=isinstance(workload, Train) and workload.adapters,
-        adapter_rank=_trained_rank(workload),
+        frozen=trained is not None and trained.adapters,
+        adapter_rank=trained.adapter_rank if trained is not None and trained.adapters else 0,
         adapter_targets=getattr(workload, "adapter_targets", "attention"),
-        document_tokens=workload.document_tokens if isinstance(workload, Train) else None,
+        document_tokens=None if trained is None else trained.document_tokens,
     )
-
-
-def _trained_rank(workload: Workload) -> Any:
-    return workload.adapter_rank if isinstance(workload, Train) and workload.adapters else 0
 
 
 _NARROW_LAUNCHES: Final = 3

@@ -14,8 +14,6 @@ from shardcost.options import AXES, departures
 from shardcost.records import NamedTuple
 from shardcost.report import interval
 from shardcost.report.estimate import PHASES, as_remarks, explained, sizes
-from shardcost.report.run import figure
-from shardcost.report.run import lines as lines_of_run
 from shardcost.report.text import LABEL, heading, labelled, paragraph, sparkline, table, width
 from shardcost.search.confidence import Held
 from shardcost.search.found import Candidate, Found
@@ -234,6 +232,7 @@ def _figures(work: Workload) -> Iterator[_Column]:
 
 def _of_the_run(plan: Plan) -> Iterator[_Column]:
     """Yield days and money of the whole training run."""
+    from shardcost.report.run import figure
 
     def shown(one: Candidate, name: str) -> str:
         value = getattr(plan.run_of(one), name)
@@ -367,6 +366,8 @@ def answers_of(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "batch", _largest(plan.largest_batch)
     run = plan.run_of(plan.best[0])
     if run is not None:
+        from shardcost.report.run import lines as lines_of_run
+
         yield from lines_of_run(run)
     if plan.losses:
         yield "runner-up", _runner_up(plan)

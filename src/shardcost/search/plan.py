@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardcost.display import Displayed
-from shardcost.goodput.run import Target, TrainingRun, training_run
 from shardcost.options import AXES, QUESTIONS
 from shardcost.records import NamedTuple, dataclass
 from shardcost.search.batches import largest_batch
@@ -25,6 +24,9 @@ from shardcost.search.space import DEGREES, SIZES
 from shardcost.search.stability import Stability, stability
 from shardcost.units import format_bytes, format_percentage, format_time
 from shardcost.workload import Train
+
+if TYPE_CHECKING:
+    from shardcost.goodput.run import Target, TrainingRun
 
 PRICED: Final = 20
 """Layouts to ask a search for, so that stability has rivals to look at beside those shown."""
@@ -250,6 +252,8 @@ class Plan(Displayed):
         """Return the whole training run of a layout, where one is to be planned."""
         if self.target is None:
             return None
+        from shardcost.goodput.run import training_run
+
         price = None if self.price is None else price_on(candidate.question.cluster, self.price)
         tokens, resilience = self.target
         return training_run(
