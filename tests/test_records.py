@@ -175,28 +175,3 @@ def test_a_named_tuple_is_like_the_standard_one() -> None:
     assert pickle.loads(pickle.dumps(own)) == own
     assert isinstance(own, tuple)
     assert repr(own) == "Own(first=1, second='b')"
-
-
-def test_a_named_tuple_is_compiled_when_it_is_used() -> None:
-    class Late(records.NamedTuple):
-        first: int
-        second: str = "b"
-
-    class Later(Late):
-        """A named tuple that inherits."""
-
-    assert isinstance(Later(1), Later)
-    assert Later(1) == Late(1) == (1, "b")
-    wrongs: list[dict[str, Any]] = [{}, {"first": 1, "none": 2}]
-    classes: list[Callable[..., Any]] = [Late, Standard]
-    for wrong in wrongs:
-        said = []
-        for each in classes:
-            with pytest.raises(TypeError) as raised:
-                each(**wrong)
-            said.append(str(raised.value).partition(") ")[2])
-        assert said[0] == said[1]
-    with pytest.raises(TypeError, match="Expected 2 arguments, got 1"):
-        Late._make([1])
-    with pytest.raises(ValueError, match="unexpected field names"):
-        Late(1)._replace(third=3)  # type: ignore[call-arg]

@@ -1,30 +1,21 @@
 """`dataclass` and `NamedTuple` as in the standard library, at a tenth of their cost at import.
 
-The standard decorator compiles up to six methods for each class, and `typing.NamedTuple` a method
-and each annotation: for the 160 such classes that a command imports, half of its time to start.
-Here ``__init__`` of a dataclass and ``__new__`` of a named tuple are compiled when the first
-instance is made, and the other methods are not compiled at all. The fields are read by the standard
-decorator, so that `dataclasses.fields`, `replace`, `asdict` and `is_dataclass` work. Type checkers
-see the standard names.
+The standard decorator compiles up to six methods for each class, and `typing.NamedTuple` compiles
+each annotation: for the 160 such classes that a command imports, half of its time to start. Here
+``__init__`` of a dataclass is compiled when the first instance is made, and the other methods are
+not compiled at all. The fields are read by the standard decorator, so that `dataclasses.fields`,
+`replace`, `asdict` and `is_dataclass` work. Type checkers see the standard names.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, Final
-
-try:  # as in the standard library: reads an item at half of the cost of a property
-    from _collections import _tuplegetter  # type: ignore[import-not-found]
-except ImportError:
-
-    def _tuplegetter(place: int, doc: str) -> Any:
-        """Return the attribute that is an item of a tuple."""
-        return property(itemgetter(place), doc=doc)
-
 
 __all__ = ["NamedTuple", "dataclass"]
 
@@ -75,80 +66,16 @@ else:
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
             if not bases:
                 return super().__new__(cls, name, bases, namespace)
-            names = tuple(namespace.get("__annotations__", ()))
-            new = _New({each: namespace[each] for each in names if each in namespace})
-            new.owner = type(
-                name,
-                (_NamedTuple,),
-                {
-                    "__slots__": (),
-                    "_fields": names,
-                    "_field_defaults": new.defaults,
-                    "__match_args__": names,
-                    "__new__": new,
-                    **{key: value for key, value in namespace.items() if key not in names},
-                    **{
-                        each: _tuplegetter(place, f"Alias for field number {place}")
-                        for place, each in enumerate(names)
-                    },
-                },
-            )
-            return new.owner
+            types = namespace.get("__annotations__", {})
+            defaults = [namespace[each] for each in types if each in namespace]
+            made = namedtuple(name, types, defaults=defaults, module=namespace["__module__"])
+            for key, value in namespace.items():
+                if key not in types:
+                    setattr(made, key, value)
+            return made
 
     class NamedTuple(metaclass=_NamedTupleType):
         """The base that makes a class a named tuple of its annotated fields."""
-
-
-class _NamedTuple(tuple[Any, ...]):
-    """What named tuples have in common, as those of `collections.namedtuple`."""
-
-    __slots__ = ()
-    _fields: tuple[str, ...]
-
-    @classmethod
-    def _make(cls, values: Iterable[Any]) -> Any:
-        made = tuple.__new__(cls, values)
-        if len(made) != len(cls._fields):
-            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
-        return made
-
-    def _replace(self, **values: Any) -> Any:
-        made = self._make(map(values.pop, self._fields, self))
-        if values:
-            raise ValueError(f"Got unexpected field names: {list(values)!r}")
-        return made
-
-    __replace__ = _replace
-
-    def _asdict(self) -> dict[str, Any]:
-        return dict(zip(self._fields, self, strict=True))
-
-    def __repr__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self)
-
-
-class _New:
-    """The ``__new__`` of a named tuple until it is used."""
-
-    owner: Any
-
-    def __init__(self, defaults: dict[str, Any]) -> None:
-        self.defaults = defaults
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        names = self.owner._fields
-        values = "".join(f"{each}, " for each in names)
-        source = f"lambda _cls, {values}: _new(_cls, ({values}))"
-        made = eval(source, {"_new": tuple.__new__})  # noqa: S307 - names of fields alone
-        made.__defaults__ = tuple(self.defaults.values())
-        made.__name__, made.__qualname__ = "__new__", f"{self.owner.__qualname__}.__new__"
-        made.__module__ = self.owner.__module__
-        self.owner.__new__ = staticmethod(made)
-        return made
 
 
 class _Factory:
