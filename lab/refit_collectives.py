@@ -60,8 +60,14 @@ OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
 _ROUNDS: Final = 3
 _ENOUGH_ROWS: Final = 4
-_QUICK_S: Final = 3e-7
-"""A turnaround that no ring would notice."""
+BEGINS: Final[Sequence[Mapping[str, float]]] = (
+    {},
+    {"turnaround_s": 3e-7},
+    {"ll128_latency_s": 3e-4},
+)
+"""A slow crossing and a slow turnaround look alike between two nodes, and where another part of a
+path is longer neither matters: the way down to a network's constants begins at a turnaround that no
+ring would notice, and at a crossing that every short message waits for, and the best end counts."""
 _ABOVE: Final = (*ENGINES, *FRAMEWORKS)
 FOLDER: Final = CATALOG / "collectives"
 
@@ -141,11 +147,12 @@ def networks(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Cali
     rows = {name: sum(len(curve.time_s) for curve in group) for name, group in groups.items()}
     groups = {name: group for name, group in groups.items() if rows[name] >= _ENOUGH_ROWS}
     results: dict[Key, Calibration] = {}
-    for _ in range(_ROUNDS):
+    for round_ in range(_ROUNDS):
         latest = {}
+        begins = BEGINS if round_ == _ROUNDS - 1 else BEGINS[:1]
         for name, group in groups.items():
             family = network_family(name, results) if len(results) > 1 else None
-            latest[name, "network", "0"] = fitted_network(group, name, rest, family)
+            latest[name, "network", "0"] = fitted_network(group, name, rest, family, begins)
         results = latest
     return results
 
@@ -156,7 +163,11 @@ def network_family(name: str, known: Mapping[Key, Calibration]) -> Calibration:
 
 
 def fitted_network(
-    known: Sequence[Curve], name: str, rest: Fitted = CONSTANTS, family: Calibration | None = None
+    known: Sequence[Curve],
+    name: str,
+    rest: Fitted = CONSTANTS,
+    family: Calibration | None = None,
+    begins: Sequence[Mapping[str, float]] = BEGINS,
 ) -> Calibration:
     """Return a network's calibration, from curves that cross it, all else being known.
 
@@ -165,6 +176,7 @@ def fitted_network(
         name: Of the network.
         rest: The other constants.
         family: What it inherits, and holds on to where rows say nothing.
+        begins: Constants that the ways down begin at, beside round figures.
     """
     start = network_blank(name)
 
@@ -173,11 +185,10 @@ def fitted_network(
 
     origin: Any = start.constants if family is None else family.constants
     hold = Hold(dict.fromkeys(stated(origin), PULL[NetworkConstants]), {}, {})
-    # A slow crossing and a slow turnaround look alike between two nodes: the way down begins at
-    # either, from round figures, and the better end counts.
+    round_figures = stated(start.constants)
     tried = [
-        solved(known, origin, predict, lambda _: True, hold, begin_at=stated(start.constants) | one)
-        for one in ({}, {"turnaround_s": _QUICK_S})
+        solved(known, origin, predict, lambda _: True, hold, begin_at={**round_figures, **one})
+        for one in begins
     ]
     best = min(tried, key=lambda solution: solution.cost).constants
     return with_fit(replace(start, constants=best), known, rest)

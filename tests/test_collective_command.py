@@ -48,7 +48,7 @@ def printed_value(text: str) -> float:
 
 def some_network() -> Calibration:
     """Return made-up constants of a network: the formulas are tested, not the fit."""
-    kinds = {"efficiency": 0.8, "network_ll_bytes_per_s": 8e9}
+    kinds = {"efficiency": 0.8, "ll_port_bytes_per_s": 1e9}
     made_up = {f.name: kinds.get(f.name, 5e-6) for f in fields(NetworkConstants)}
     return Calibration(
         system="ib_8x400g",

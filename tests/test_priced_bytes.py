@@ -76,11 +76,15 @@ def constants(kind: type[Any], finite: str) -> Any:
 def priced(collective: str, path: PathName, ranks: int, finite: str) -> float:
     """Return the bytes that the streamed part of a path divides by a rate."""
     group = Group.on(CLUSTER, ranks)
-    ports = {"node_ports": group.domain_port_bytes_per_s, "device_port": group.port_bytes_per_s}
-    nominal = float(ports.get(finite, 1.0))
-    network = replace(
-        constants(NetworkConstants, finite), efficiency=FINITE / nominal if finite in ports else 1
-    )
+    rates = {"node_ports": group.domain_port_bytes_per_s, "device_port": group.port_bytes_per_s}
+    by_ll = finite.startswith("ll_") and finite.removeprefix("ll_") in rates
+    share = FINITE / float(rates.get(finite.removeprefix("ll_"), FINITE))
+    network = constants(NetworkConstants, finite)
+    if by_ll:
+        a_port = CLUSTER.network.nic_bytes_per_s  # type: ignore[union-attr]
+        network = replace(network, efficiency=1, ll_port_bytes_per_s=share * a_port)
+    else:
+        network = replace(network, efficiency=share)
     rate = float(group.link_bytes_per_s) if finite == "link" else FINITE
     if path[1] == "direct":
         paths = kernel_paths(constants(EngineLibrary, finite), SIZE, group)
@@ -96,7 +100,7 @@ LINKS: Final = {
     "LL128": "ll128_bytes_per_s",
     "Simple": "simple_bytes_per_s",
 }
-ACROSS: Final = {"LL": "network_ll_bytes_per_s", "LL128": "node_ports", "Simple": "node_ports"}
+ACROSS: Final = {"LL": "ll_node_ports", "LL128": "node_ports", "Simple": "node_ports"}
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
@@ -142,14 +146,7 @@ def test_trees_are_paced_by_their_busiest_node(nodes: int, messages: float, path
     assert priced_bytes >= traffic(steps, SIZE).sent.mean() * (1 - 1e-9)
 
 
-NVLS_SHARE: Final = pytest.mark.xfail(
-    reason="priced as M on each link; the owner of a block also stores M/n through the switch",
-    strict=True,
-)
-
-
 @pytest.mark.parametrize("ranks", [2, 8])
-@NVLS_SHARE
 def test_nvls(ranks: int) -> None:
     sent = counted(ranks, ("all_reduce", "nvls"))
     assert priced("all_reduce", ("nvls", "Simple"), ranks, "nvls_bytes_per_s") == pytest.approx(
@@ -157,7 +154,6 @@ def test_nvls(ranks: int) -> None:
     )
 
 
-@NVLS_SHARE
 def test_nvls_tree_inside_a_node() -> None:
     sent = counted(PER_NODE, ("all_reduce", "nvls"))
     path = ("nvls_tree", "Simple")
@@ -176,7 +172,7 @@ def test_all_to_all(ranks: int) -> None:
         assert priced("all_to_all", low_latency, ranks, "link") == pytest.approx(2 * sent.device)
     else:
         assert priced("all_to_all", simple, ranks, "device_port") == pytest.approx(sent.device_port)
-        node = priced("all_to_all", low_latency, ranks, "network_ll_bytes_per_s")
+        node = priced("all_to_all", low_latency, ranks, "ll_node_ports")
         assert node == pytest.approx(sent.node_ports)
 
 
@@ -193,13 +189,9 @@ def test_send(ranks: int) -> None:
         assert priced("send_recv", simple, ranks, "device_port") == pytest.approx(sent.device_port)
 
 
-@pytest.mark.xfail(
-    reason="priced as if all ranks of a node sent to another node; in order only the last does",
-    strict=True,
-)
 def test_low_latency_send_across_nodes() -> None:
     sent = counted(16, ("send_recv", "direct"))
-    node = priced("send_recv", ("send", "LL"), 16, "network_ll_bytes_per_s")
+    node = priced("send_recv", ("send", "LL"), 16, "ll_device_port")
     assert node == pytest.approx(sent.node_ports)
 
 

@@ -23,6 +23,7 @@ from shardcost.checks import (
     flag,
     instance,
     instances,
+    names,
     noun,
     one_of,
     positive,
@@ -273,6 +274,11 @@ class Network(Noun):
     nics_per_gpu: Count | None = whole(default=None)
     gpu_direct: bool = flag(default=True)
     """Network cards read and write the devices' memory, without a copy through the host."""
+    protocols: tuple[str, ...] = names("LL", "LL128", "Simple", default=())
+    """Protocols that NCCL runs over it, as the network's own settings or NCCL's rules say; all of
+    them where nothing is named."""
+    algorithms: tuple[str, ...] = names("ring", "tree", "nvls_tree", default=())
+    """The same of algorithms."""
     leaf_domains: Count = whole(default=4)
     """Nodes (racks, where a rack is one scale-up domain) that reach each other through leaf
     switches alone: assumed where nobody states it."""

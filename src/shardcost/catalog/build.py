@@ -299,6 +299,8 @@ def network_from(content: dict[str, Any], file: str, architecture: str | None = 
             nics_per_node=sheet.take("network.nics_per_node", optional=True),
             nics_per_gpu=sheet.take("network.nics_per_gpu", optional=True),
             nic_bytes_per_s=sheet.take("network.nic_bytes_per_s"),
+            protocols=sheet.plain("protocols", ()),
+            algorithms=sheet.plain("algorithms", ()),
             **{
                 key: sheet.take(f"network.{key}")
                 for key in ("gpu_direct", "leaf_domains", "oversubscription")

@@ -100,7 +100,7 @@ def forced_weights(
     if not left or _fails(reduce(or_, (running[path] for path in left))):
         known = [path for path, cells in running.items() if not _fails(cells)]
         raise _nothing_left(forced, known, what)
-    if all(path in estimates for path in left):
+    if any(path in estimates for path in left):
         weights = tuner_weights(estimates, left)
     else:
         weights = fastest_weights(left, group)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from shardcost.arrays import choose, first_not_less, largest, looked_up, smallest, sqrt
 from shardcost.catalog import tuner_table
-from shardcost.collectives.group import Group
+from shardcost.collectives.group import Group, most_heads
 from shardcost.collectives.paths import Parts, linked, ring_library_paths, total
 from shardcost.collectives.tuner import PathName
 from shardcost.errors import BadValueError
@@ -164,7 +164,8 @@ def multimem_all_reduce_s(machine: Machine, ranks: Any, size_bytes: Any) -> Any:
     The switch adds what it reads from all ranks and replicates what is written (Klenk et al. 2020,
     An in-network architecture for accelerating shared-memory multiprocessor collectives, ISCA).
     Such a kernel starts like an engine's multicast kernel, and then takes what as many bytes more
-    take NCCL's own in-switch algorithm: nothing is fitted to it.
+    take NCCL's own in-switch algorithm: nothing is fitted to it. It has no channels, and four ranks
+    were measured to be no slower than NCCL's eight, so the bytes of a link are those among eight.
     """
     group = Group.on(machine.cluster, ranks)
     engine, nccl = (each.constants for each in multimem_calibrations(machine))
@@ -182,8 +183,11 @@ def multimem_s(engine: Any, nccl: Any, size_bytes: Any, group: Group) -> Any:
     if ("multicast", "direct") not in kernels:
         raise BadValueError("cluster", group.cluster.name, "one with multicast all-reduces")
 
+    full = largest(group.ranks, smallest(group.tier.gpus, most_heads()))
+    among = (1 + 1 / full) / (1 + 1 / group.ranks)
+
     def nvls_s(size: Any) -> Any:
-        paths = ring_library_paths(nccl, NO_NETWORK, "all_reduce", size, group)
+        paths = ring_library_paths(nccl, NO_NETWORK, "all_reduce", size * among, group)
         if ("nvls", "Simple") not in paths:
             raise BadValueError("cluster", group.cluster.name, "one with nvls all-reduces")
         return total(paths["nvls", "Simple"])

@@ -237,7 +237,8 @@ class CollectiveTime(Displayed):
 
         A ring over n ranks of N domains crosses the network at N of its n hops; a double tree sends
         2 (N-1)/N of the buffer out of each domain (Sanders, Speck and Traeff, 2009); where switches
-        reduce, a rank sends its buffer once; in a one-shot kernel it sends it to every peer.
+        reduce, a rank sends its buffer once, and the block whose sum it owns once more; in a
+        one-shot kernel it sends it to every peer.
         """
         inside: Any = 0.0
         network: Any = 0.0
@@ -652,7 +653,8 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
     if algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
     if algorithm in IN_SWITCH:
-        near = choose(per_domain > 1, 1.0, 0.0)
+        owned = 1 / per_domain if collective == "all_reduce" else 0.0
+        near = choose(per_domain > 1, 1.0 + owned, 0.0)
     return near, far
 
 

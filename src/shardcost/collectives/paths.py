@@ -41,6 +41,8 @@ the bytes is found once, when the path is made."""
 
 _NO_TIME: Final = 1e-9
 _ROUNDING: Final = 1e-9
+_LL_DATA: Final = 0.5
+"""What is data of the bytes under LL: each word has a flag of its size."""
 _PAIR: Final = 2
 """Devices on PCIe that are peers where nobody says how many are."""
 
@@ -165,12 +167,14 @@ def tree(protocol: str, constants: RingLibrary, network: Network, group: Group) 
 
 
 def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
-    """Return the parts of in-switch reduction inside one domain: M up and M down each link.
+    """Return the parts of in-switch reduction inside one domain.
 
-    Every rank heads a part of the buffer and sends chunks of its own, so a domain of many heads
-    fills more slowly.
+    A rank sends its buffer up for the others' sums, and the block whose sum it owns once more, to
+    all: M (1 + 1/n) up and down each link. Every rank heads a part of the buffer and sends chunks
+    of its own, so a domain of many heads fills more slowly.
     """
-    first, beyond = _nvls_chunks(constants, size_bytes, _heads(group))
+    sent = size_bytes * (1 + 1 / group.ranks)
+    first, beyond = _nvls_chunks(constants, sent, _heads(group))
     return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": beyond}
 
 
@@ -235,7 +239,8 @@ def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: 
     of the tree more slowly, as in `nvls`.
     """
     crossing = size_bytes * _tree_share(group) / (reached(network, group) * ports(group))
-    wire_s = largest(_nvls_wire(constants, size_bytes), crossing)
+    inside = _nvls_wire(constants, size_bytes * (1 + 1 / group.ranks_per_domain))
+    wire_s = largest(inside, crossing)
     levels = ceil(log2(group.domains))
     level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
     latency = {"start": constants.nvls_small_base_s, "hops": 2 * levels * network.latency_s}
@@ -286,7 +291,7 @@ def send_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Gr
     """Return the parts of a small send of each rank to the next."""
     channels = 1 / _ll_blocks_per_channel(size_bytes, 1, group)
     rate = smallest(constants.p2p_ll_bytes_per_s * channels, group.pair_bytes_per_s / 2)
-    across = _ll_across(network, group) / group.ranks_per_domain
+    across = _ll_share(network, group) * port(group)
     return {
         "start": constants.p2p_ll_base_s,
         "hops": constants.p2p_hop_s + _crosses(group) * network.ll_latency_s,
@@ -596,7 +601,18 @@ def _slowest(by: _Protocol, group: Group) -> Any:
 
 def _ll_across(network: Network, group: Group) -> Any:
     """Return the rate at which a domain sends to others under LL."""
-    return smallest(network.network_ll_bytes_per_s, ports(group))
+    return _ll_share(network, group) * ports(group)
+
+
+def _ll_share(network: Network, group: Group) -> Any:
+    """Return the share of a port's rate that is reached under LL.
+
+    A port has few channels, each with a proxy that posts small messages; flags take half its rate.
+    """
+    wired = group.cluster.network
+    if wired is None:
+        return 1.0
+    return smallest(network.ll_port_bytes_per_s / wired.nic_bytes_per_s, _LL_DATA)
 
 
 def ports(group: Group) -> Any:

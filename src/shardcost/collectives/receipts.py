@@ -69,7 +69,7 @@ MEANINGS: Final = {
     "ll_channels_s": "what it takes more on all channels",
     "ll128_latency_s": "one crossing of the network",
     "latency_s": "one crossing of the network",
-    "network_ll_bytes_per_s": "what LL gets through the network",
+    "ll_port_bytes_per_s": "what LL gets through a port",
     "turnaround_s": "one step of a ring whose ranks share a crossing",
     "step_s": "from a GPU to another of its domain",
     "peer_s": "each further peer of a direct exchange",

@@ -69,6 +69,33 @@ def tuner_times(collective: str, size_bytes: Any, group: Group) -> Mapping[PathN
     return {path: time_s(size_bytes) for path, time_s in estimates.items()}
 
 
+def _over_network(found: dict[PathName, Estimate], group: Group) -> dict[PathName, Estimate]:
+    """Return the estimates without those of paths that NCCL does not run over the network.
+
+    NCCL runs LL128 by itself only where a GPU reaches its port over PCIe switches alone
+    (``ncclTopoTuneModel``), and some networks are to be used with few protocols or algorithms.
+    """
+    network = group.cluster.network
+    if network is None or not (network.protocols or network.algorithms):
+        return found
+    running = {
+        path: time_s
+        for path, time_s in found.items()
+        if path[1] in (network.protocols or path) and path[0] in (network.algorithms or path)
+    }
+    if not anywhere(group.domains == 1):
+        return running
+    return {
+        path: time_s if path in running else _inside_alone(time_s, group)
+        for path, time_s in found.items()
+    }
+
+
+def _inside_alone(time_s: Estimate, group: Group) -> Estimate:
+    """Return an estimate that holds inside a domain, and is infinite across domains."""
+    return lambda size_bytes: choose(group.domains == 1, time_s(size_bytes), _INFINITE)
+
+
 def _estimates(collective: str, group: Group) -> dict[PathName, Estimate]:
     """Return NCCL's estimate for each pair that it would consider on a group."""
     found: dict[PathName, Estimate] = {}
@@ -87,7 +114,7 @@ def _estimates(collective: str, group: Group) -> dict[PathName, Estimate]:
         shared = (group.domains > 1) & (group.ranks_per_domain > 1)
         if collective == "all_reduce" and anywhere(shared):
             found["nvls_tree", "Simple"] = _nvls_tree(group)
-    return found
+    return _over_network(found, group)
 
 
 def gathers_in_switch(group: Group) -> Any:

@@ -32,8 +32,8 @@ class NetworkConstants(Noun):
     """… under LL128 …"""
     latency_s: Quantity = positive()
     """… and under Simple, as far as streaming does not hide it."""
-    network_ll_bytes_per_s: Quantity = positive()
-    """What LL gets through the ports of a domain, if they are that fast: few proxies carry it."""
+    ll_port_bytes_per_s: Quantity = positive()
+    """What LL gets through a port, if that is so fast: few channels of small messages use it."""
     turnaround_s: Quantity = positive()
     """What each step of a ring takes at least where several ranks of a domain share its crossing:
     the link carries the chunks of all ranks, a fixed number of them under way at once."""
@@ -48,7 +48,7 @@ NO_NETWORK = NetworkConstants(
     ll_channels_s=1e-6,
     ll128_latency_s=1e-6,
     latency_s=1e-6,
-    network_ll_bytes_per_s=1e12,
+    ll_port_bytes_per_s=1e12,
     turnaround_s=1e-6,
     efficiency=1,
     spine=1,

@@ -52,13 +52,15 @@ _BY_MEMORY: Final = frozenset({"reduction_bytes_per_s", "eager_copy_bytes_per_s"
 
 _NETWORK_FAMILIES: Final = (
     {"infiniband", "roce", "slingshot", "omnipath"},
-    {"efa", "tcpx", "tcpxo"},
-    {"tcp"},
+    {"efa", "tcpxo"},
+    {"tcp", "tcpx"},
 )
 """Kinds of networks that resemble each other: remote memory access by hardware, by clouds' own
-protocols, and sockets."""
+transports that cards run, and sockets of the kernel."""
 _NEARNESS: Final = (1.0, 0.05, 0.0025)
-"""What a network counts of the same kind, of the same family, and of another."""
+"""What a network counts of the same kind, of the same family, and of another …"""
+_OTHER_MEMORY: Final = 0.05
+"""… and what is left of that where one goes through the hosts' memory and the other does not."""
 _FEW_ROWS: Final = 10
 
 
@@ -408,12 +410,12 @@ def _geometric_mean(values: list[tuple[float, float]]) -> float:
 
 def _nearness(measured: Network, network: Network) -> float:
     """Return how much the constants of a measured network count for another."""
-    if measured.gpu_direct == network.gpu_direct:
-        if measured.kind == network.kind:
-            return _NEARNESS[0]
-        if any({measured.kind, network.kind} <= family for family in _NETWORK_FAMILIES):
-            return _NEARNESS[1]
-    return _NEARNESS[2]
+    alike = 1.0 if measured.gpu_direct == network.gpu_direct else _OTHER_MEMORY
+    if measured.kind == network.kind:
+        return _NEARNESS[0] * alike
+    if any({measured.kind, network.kind} <= family for family in _NETWORK_FAMILIES):
+        return _NEARNESS[1] * alike
+    return _NEARNESS[2] * alike
 
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
