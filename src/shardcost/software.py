@@ -106,6 +106,9 @@ class Software(Noun):
     fused_quantize: bool = flag(default=False)
     """The input of a GEMM in fewer than 16 bits is converted by the norm, the activation or the
     attention that makes it; otherwise by a kernel of its own."""
+    fused_bias_gradient: bool = flag(default=False)
+    """The gradient of a bias is summed up by the GEMM of the weight gradient, or where the output's
+    gradient is converted to fewer bits; otherwise by a kernel of its own."""
     narrow_cache: bool = flag(default=False)
     """The KV cache is in fp8 where the weights have fewer than 16 bits, unless told otherwise."""
     fused_loss: bool = flag(default=True)
