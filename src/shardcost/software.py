@@ -123,7 +123,8 @@ class Software(Noun):
     inputs are not quantised along the tokens."""
     recomputes_last: bool = flag(default=True)
     """Full recomputation runs a layer's last dense GEMM again, though no gradient needs its result;
-    False for compilers that leave out what nothing uses (XLA)."""
+    False for compilers that leave out what nothing uses (XLA), and for PyTorch's checkpoints that
+    do not re-enter autograd: they stop at the last tensor that a gradient needs."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
     """What hides tensor-parallel communication: nothing; in the backward pass the GEMM that does
     not wait for it; or the GEMM itself, cut into chunks."""
