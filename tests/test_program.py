@@ -307,6 +307,53 @@ def test_inputs_are_gathered_in_the_format_of_their_gemms(
         assert sizes <= {wide}
 
 
+@pytest.mark.parametrize("adapters", [False, True])
+def test_gathered_gradients_are_converted_by_each_rank_for_its_own_tokens(adapters: bool) -> None:
+    """What arrives in fp8 is transposed for the weight gradients, where there are any."""
+    work = Train(global_batch=1, sequence_length=4096, dtype="fp8", adapters=adapters)
+    model = Model.named("llama3-8b")
+
+    def conversions(**choices: Any) -> dict[str, Any]:
+        software = replace(Software.named("megatron_core"), **choices)
+        program = program_of(model, Layout(tp=4, sequence_parallel=True), work, software)
+        backward = program.layers[0].passes.backward
+        names = ("MLP down input gradient", "attn out input gradient")
+        kernels = [op for op in backward if isinstance(op, Elementwise)]
+        return {op.name: op.bytes_moved for op in kernels if op.name.startswith(names)}
+
+    tokens = 4096 * model.hidden_size
+    for name, size in conversions().items():
+        turned = name.endswith("transpose")
+        # 16 bits are read and 8 written of a quarter; 8 are read and written of all.
+        assert size == (2 * tokens if turned else 3 * tokens / 4), name
+    assert len(conversions()) == (2 if adapters else 4)
+    whole = conversions(narrow_gathers=False)
+    assert set(whole.values()) == {(3 if adapters else 4) * tokens}
+    assert len(whole) == 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_gradients_of_biases_are_kernels_where_no_other_kernel_sums_them(
+    fused: bool, sequence_parallel: bool
+) -> None:
+    """The bias of a row-parallel matrix is added to a rank's own tokens, by a kernel of its own."""
+    model = Model.named("gpt3-175b")
+    software = replace(Software.named("megatron_core"), fused_bias_gradient=fused)
+    layout = Layout(tp=4, sequence_parallel=sequence_parallel)
+    work = Train(global_batch=1, sequence_length=2048)
+    passes = program_of(model, layout, work, software).layers[0].passes
+    sums = {op.name: op for op in passes.weight if op.name.endswith("bias gradient")}
+    by_rows = {"attn out bias gradient", "MLP down bias gradient"}
+    by_columns = {"qkv bias gradient", "MLP up bias gradient"}
+    assert set(sums) == (by_rows if fused else by_rows | by_columns)
+    own_tokens = 2048 / (4 if sequence_parallel else 1)
+    for name in by_rows:
+        op = sums[name]
+        assert isinstance(op, Elementwise)
+        assert op.bytes_moved == own_tokens * model.hidden_size * 2
+
+
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_norm_over_all_heads_sums_squares_over_the_ranks_that_share_them(tp: int) -> None:
     def forward(norm: str) -> Operations:

@@ -312,3 +312,18 @@ def test_sharded_weights_have_no_lasting_copies_in_fewer_bits() -> None:
         for dtype in ("fp8", "bf16")
     )
     assert narrow == wide
+
+
+@pytest.mark.parametrize(
+    ("software", "again"),
+    [("llm_foundry", False), ("torchtitan", False), ("nanotron", True), ("megatron_core", True)],
+)
+def test_checkpoints_that_stop_early_leave_out_the_last_gemm(software: str, again: bool) -> None:
+    program = program_of(
+        LLAMA, Layout(dp=8, zero=3, recompute="full"), WORK, Software.named(software)
+    )
+    whole = program.layers[0].passes
+    forward = [op.name for op in whole.forward if isinstance(op, Gemm)]
+    computed = [op.name for op in whole.recompute if isinstance(op, Gemm)]
+    assert forward[-1] == "MLP down"
+    assert computed == (forward if again else forward[:-1])

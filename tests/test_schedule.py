@@ -131,7 +131,9 @@ def test_layers_that_are_gathered_agree_too(schedule: str) -> None:
     rng = random.Random(11)
     for _ in range(60):
         work = random_work(rng, schedule)
-        gathers = LayerGathers(rng.uniform(0.0, 0.3), rng.uniform(0.0, 0.5), rng.randint(1, 6))
+        gathers = LayerGathers(
+            rng.uniform(0.0, 0.3), rng.uniform(0.0, 0.5), rng.randint(1, 6), rng.choice((0.0, 0.2))
+        )
         work = replace(work, layer_gathers=gathers)
         closed, exact = step_time(work, schedule), timeline_of(work, schedule)
         assert closed.step_s == pytest.approx(exact.step_s, rel=0.005)
@@ -394,6 +396,12 @@ def test_chunks_layers_and_rings() -> None:
             computed = max(computed, fetched) + compute
         assert overlap.chunked(compute, comm, k) == pytest.approx(computed)
         assert overlap.layered(comm, compute, k) == pytest.approx(computed)
+        # Beside a gather compute goes on at a part of its rate, after it at the whole.
+        lost = rng.uniform(0.0, 0.9)
+        beside = max(comm, compute + lost * comm)
+        if compute > (1 - lost) * comm:
+            slowed = compute + comm + (k - 1) * beside
+            assert overlap.layered(comm, compute, k, lost) == pytest.approx(slowed)
         ring = sum(max(compute, comm) for _ in range(k - 1)) + compute
         assert overlap.ring_attention(compute, comm, k) == pytest.approx(ring)
         slowed = compute * rng.uniform(1.0, 2.0)

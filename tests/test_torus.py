@@ -188,6 +188,15 @@ def test_xla_leaves_out_what_no_gradient_needs() -> None:
     assert flops[1] - flops[0] == pytest.approx(model, rel=1e-3)
 
 
+@pytest.mark.parametrize(("cluster", "slowed"), [("tpu_v5p", False), ("h100_sxm", True)])
+def test_gathers_of_weights_slow_compute_unless_engines_move_the_data(
+    cluster: str, slowed: bool
+) -> None:
+    work = Train(global_batch=64, sequence_length=4096)
+    result = estimate("llama3-8b", cluster, Layout(dp=8, zero=3), work, software="maxtext")
+    assert (result.ledger.step_work.layer_gathers.lost_share > 0) is slowed
+
+
 def test_a_search_gives_every_number_of_devices_its_own_slice() -> None:
     work = Train(global_batch=128, sequence_length=4096)
     space = {"gpus": (64, 128), "tp": 8, "pp": 1, "cp": 1, "zero": 3, "recompute": "full"}

@@ -106,6 +106,9 @@ class Software(Noun):
     fused_quantize: bool = flag(default=False)
     """The input of a GEMM in fewer than 16 bits is converted by the norm, the activation or the
     attention that makes it; otherwise by a kernel of its own."""
+    fused_bias_gradient: bool = flag(default=False)
+    """The gradient of a bias is summed up by the GEMM of the weight gradient, or where the output's
+    gradient is converted to fewer bits; otherwise by a kernel of its own."""
     narrow_cache: bool = flag(default=False)
     """The KV cache is in fp8 where the weights have fewer than 16 bits, unless told otherwise."""
     fused_loss: bool = flag(default=True)
@@ -120,7 +123,8 @@ class Software(Noun):
     inputs are not quantised along the tokens."""
     recomputes_last: bool = flag(default=True)
     """Full recomputation runs a layer's last dense GEMM again, though no gradient needs its result;
-    False for compilers that leave out what nothing uses (XLA)."""
+    False for compilers that leave out what nothing uses (XLA), and for PyTorch's checkpoints that
+    do not re-enter autograd: they stop at the last tensor that a gradient needs."""
     tp_overlap: str = one_of("none", "async", "chunked", default="none")
     """What hides tensor-parallel communication: nothing; in the backward pass the GEMM that does
     not wait for it; or the GEMM itself, cut into chunks."""

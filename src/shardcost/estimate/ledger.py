@@ -309,6 +309,7 @@ class Ledger:
                 take(gather_s),
                 take(gather_s + self.scatter.seconds),
                 take(program.stages.first.layers) / virtual_stages,
+                self.prices.lost_beside_gathers,
             ),
             optimizer_s=take(self.optimizer_s),
             overhead_s=take(software.step_overhead_s + alone_s),

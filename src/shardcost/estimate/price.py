@@ -238,6 +238,12 @@ class Prices:
         """Return the SMs that a collective takes: none on a torus, where engines move its data."""
         return 0 if self.machine.cluster.tiers[-1].kind == "torus" else sms
 
+    @property
+    def lost_beside_gathers(self) -> float:
+        """Of its rate, what compute loses while sharded weights are gathered beside it."""
+        on_torus = self.machine.cluster.tiers[-1].kind == "torus"  # engines move the data there
+        return 0.0 if on_torus else tuner_table("gemm")["gathers"]["lost_share"]
+
     def _changed(self, operations: Sequence[Operation], prices: list[Any]) -> list[Any]:
         """Return prices as the function changes them, if there is one."""
         how = self._adjust

@@ -25,6 +25,7 @@ from shardcost.program.operations import (
     together,
 )
 from shardcost.program.setting import (
+    AFTER_ACTIVATION,
     AFTER_DISPATCH,
     BEFORE_ACTIVATION,
     Groups,
@@ -78,7 +79,15 @@ def _dense(s: Setting, part: FeedForward, up: str, down: str) -> Passes:
             converted=BEFORE_ACTIVATION,
         ),
         activation(s, s.tokens, width, gated=part.gated),
-        linear(s, down, width, s.hidden, bias=part.bias, adapter="rows" if every else None),
+        linear(
+            s,
+            down,
+            width,
+            s.hidden,
+            bias=part.bias,
+            adapter="rows" if every else None,
+            converted=AFTER_ACTIVATION,
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Final, cast
 
+from shardcost.arrays import choose
 from shardcost.dtypes import activation_bytes, weight_format
 from shardcost.layout import Layout
 from shardcost.model import Model
@@ -162,9 +163,13 @@ class Converted(NamedTuple):
     input_by_maker: bool = True
     gradient_by_maker: bool = False
     """Of the gradient of its output."""
+    by_rows: bool = False
+    """Whether ranks have rows of the matrix: its output is summed up over the tensor group, and
+    sequence parallelism gathers the gradient of it."""
 
 
-AFTER_ATTENTION: Final = Converted(input_by_maker=False)
+AFTER_ATTENTION: Final = Converted(input_by_maker=False, by_rows=True)
+AFTER_ACTIVATION: Final = Converted(by_rows=True)
 BEFORE_ACTIVATION: Final = Converted(gradient_by_maker=True)
 AFTER_DISPATCH: Final = Converted(input_by_maker=False, gradient_by_maker=True)
 _BY_NORM: Final = Converted()
@@ -185,6 +190,10 @@ def linear(
     """Return a matrix of weights applied to all tokens: one product forward, two backward.
 
     A bias is added by the product or the pass after it; its gradient is a sum over all tokens.
+    Transformer Engine takes the sum in the GEMM of the weight gradient, and in fewer than 16 bits
+    where the output's gradient is converted (`fused_bias_gradient`). The bias of a matrix divided
+    by rows is added after the tensor-parallel sum, to a rank's own tokens under sequence
+    parallelism, and its gradient is a kernel of its own.
 
     Args:
         s: The setting.
@@ -210,9 +219,10 @@ def linear(
         return Passes(
             passes.forward + added.forward, passes.backward + added.backward, added.weight
         )
-    if bias and s.training:
+    if bias and s.training and (converted.by_rows or not s.software.fused_bias_gradient):
         own = OpId(name, "bias gradient")
-        gradient = Elementwise(own.name, rows * outputs * s.element_bytes, id=own)
+        summed = rows * (s.spread_tokens / s.tokens) if converted.by_rows else rows
+        gradient = Elementwise(own.name, summed * outputs * s.element_bytes, id=own)
         return passes._replace(weight=(*passes.weight, gradient))
     return passes
 
@@ -268,7 +278,41 @@ def matrix(
     weight = () if s.frozen else gemm(ids.weight_gradient, inputs, outputs, rows)
     by_maker = converted.gradient_by_maker
     gradient = gemm(ids.input_gradient, rows, inputs, outputs, by_maker=by_maker)
+    if form.narrow_inputs and _gathers_narrow(s, converted):
+        gradient = (*_before_gather(s, ids.input_gradient, rows, outputs, dtype), gradient[-1])
     return Passes(forward, gradient, weight)
+
+
+def _gathers_narrow(s: Setting, converted: Converted) -> bool:
+    """Return whether the gradient of a matrix's output is converted before it is gathered."""
+    return (
+        converted.by_rows
+        and s.shares_tensors
+        and s.layout.sequence_parallel
+        and s.software.narrow_gathers
+    )
+
+
+def _before_gather(s: Setting, of: OpId, rows: Any, columns: Any, dtype: str) -> Operations:
+    """Return how the gradient of an output is converted that is gathered in few bits.
+
+    Each rank converts that of its own tokens. What arrives is narrow, and is only brought into the
+    other order for the gradient of the weights, if there is one (Transformer Engine).
+    """
+    form, own = weight_format(dtype), rows * (s.spread_tokens / s.tokens)
+    narrowed = own * columns * (s.element_bytes + form.input_bytes)
+    if s.frozen:
+        converts = Conversion(dtype, own, columns, fused=False, both_orders=False)
+        return (Elementwise(f"{of.name} quantize", narrowed, converts=converts),)
+    # Of layouts some may have no tensor parallelism: they convert and transpose at once.
+    shared = s.layout.tp > 1
+    cast = Elementwise(f"{of.name} quantize", choose(shared, narrowed, 0.0), choose(shared, 1, 0))
+    read = choose(shared, form.input_bytes, s.element_bytes + form.input_bytes)
+    return cast, Elementwise(
+        f"{of.name} transpose",
+        rows * columns * (read + form.input_bytes),
+        converts=Conversion(dtype, rows, columns, fused=True, both_orders=True),
+    )
 
 
 def enter(s: Setting, *products: str, wide: bool = False) -> Passes:

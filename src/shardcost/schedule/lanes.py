@@ -238,7 +238,7 @@ def durations(
         gathers = work.layer_gathers
         for kind, sent_s in (("F", gathers.seconds), ("B", gathers.backward_seconds)):
             parts[kind] = [
-                float(layered(sent_s, seconds / gathers.layers, gathers.layers))
+                float(layered(sent_s, seconds / gathers.layers, gathers.layers, gathers.lost_share))
                 for seconds in parts[kind]
             ]
     return parts

@@ -136,11 +136,11 @@ def _chunk(stage: Stage, virtual_stages: Any, *, split: bool) -> Chunk:
 
 def _gathered(chunk: Chunk, gathers: LayerGathers) -> Chunk:
     """Return a chunk whose layers wait for their weights, if it has any."""
-    layers = gathers.layers
+    layers, lost = gathers.layers, gathers.lost_share
 
     def waiting(seconds: Seconds, sent_s: Seconds) -> Seconds:
         gathering = (sent_s > 0) & (seconds > 0)
-        return choose(gathering, layered(sent_s, seconds / layers, layers), seconds)
+        return choose(gathering, layered(sent_s, seconds / layers, layers, lost), seconds)
 
     forward = waiting(chunk.forward, gathers.seconds)
     backward = waiting(chunk.backward, gathers.backward_seconds)

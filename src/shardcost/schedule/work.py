@@ -82,6 +82,8 @@ class LayerGathers:
     """One layer's gather and the scatter of its gradients, backward."""
     layers: Any = 1
     """Layers per model chunk."""
+    lost_share: Any = 0.0
+    """Of its rate, what compute loses while a gather runs beside it."""
 
 
 @dataclass(frozen=True, slots=True)
