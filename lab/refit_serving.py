@@ -36,10 +36,11 @@ from shardcost.validate import serving
 from shardcost.validate.predictions import Floats
 
 _HOST: Final = ("step_overhead_ms", "host_per_sequence_us", "eager_per_kernel_us")
-_FRONT: Final = ("frontend_ms", "frontend_per_request_ms")
+_FRONT: Final = ("frontend_ms", "frontend_per_request_ms", "frontend_per_token_us")
 FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "sglang": (*_HOST, *_FRONT, "handoff_ms"),
     "trtllm": (*_HOST, *_FRONT, "handoff_ms"),
+    "trtllm_2025": (*_HOST, *_FRONT),
     "vllm": (*_HOST, *_FRONT),
     "vllm_2025": (*_HOST[:2], *_FRONT),
 }

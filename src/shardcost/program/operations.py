@@ -242,6 +242,8 @@ class Conversion(NamedTuple):
     """It is part of the kernel before, which takes longer by it."""
     both_orders: bool
     """The result is written by rows and by columns, as training needs it."""
+    with_gemm: bool
+    """The host starts it and its GEMM in one call."""
 
 
 class StateKernel(NamedTuple):
