@@ -52,6 +52,9 @@ _STEP: Final = 1.3
 """Factor by which a constant is changed to see what it does."""
 _CAREFUL: Final = 0.05
 """Errors below this count by their square, above by their size."""
+_BEYOND: Final = 0.5
+"""Far beyond this they count less and less: no host's constant explains a run that is off by
+factors (a first request that waits for compilation or connections)."""
 _PULL: Final = 3.0
 _MOST_FACTOR: Final = 1.2
 """Logarithm of the most that a round changes a constant by."""
@@ -81,7 +84,8 @@ class Linear:
         error, slope = error[known], slope[known]
         found: NDArray[Any] = np.zeros(slope.shape[1])
         for _ in range(_REWEIGHTED):
-            weight = 1 / np.maximum(np.abs(error + slope @ found), _CAREFUL)
+            left = np.abs(error + slope @ found)
+            weight = 1 / np.maximum(left, _CAREFUL) / (1 + (left / _BEYOND) ** 2)
             matrix = (slope * weight[:, None]).T @ slope + _PULL * np.eye(len(found))
             found = np.linalg.solve(matrix, -(slope * weight[:, None]).T @ error)
         return np.asarray(np.clip(found, -_MOST_FACTOR, _MOST_FACTOR), dtype=float)

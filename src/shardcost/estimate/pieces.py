@@ -450,16 +450,17 @@ def _launches_of(op: Operation) -> int:
 _EXPERT_LAUNCHES: Final = 8
 """Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
 activation between them, the sum."""
-_LATENT_LAUNCHES: Final = 6
-"""Of latent attention: norms of both latents, RoPE of queries and keys, the write of the cache, the
+_LATENT_LAUNCHES: Final = 5
+"""Of latent attention, beside GEMMs: norms of both latents, RoPE with the write of the cache, the
 shared part of the keys beside every head's own, attention."""
 _SCAN_LAUNCHES: Final = 5
 """Of a scan in chunks: sums of the decay inside chunks, scores, states of chunks, their passing on,
 outputs (Mamba 2's ``ssd_combined``) …"""
-_DELTA_LAUNCHES: Final = 12
-"""… and under the delta rule: gates, norms of queries and keys, states read and written, and of the
-chunked form sums of the decay, scores of keys, the inverse of their triangle, what it yields of
-keys and values, states, outputs (flash-linear-attention's ``chunk_gated_delta_rule``)."""
+_DELTA_LAUNCHES: Final = 16
+"""… and under the delta rule: projections of the gates and of the decay, gates, queries, keys and
+values apart, norms of queries and keys, states read and written, and of the chunked form sums of
+the decay, scores of keys, the inverse of their triangle, what it yields of keys and values, states,
+outputs (flash-linear-attention's ``chunk_gated_delta_rule`` as SGLang and vLLM call it)."""
 
 
 class _Overlaps(NamedTuple):

@@ -255,9 +255,8 @@ def matrix(
         if not s.training or s.frozen:
             fused = fused and (by_maker or not s.training)
             size = rows * k * (s.element_bytes + form.input_bytes)
-            converts = Conversion(
-                dtype, rows, k, fused, both_orders=False, with_gemm=not s.training
-            )
+            at_once = form.block_scaled and not s.training
+            converts = Conversion(dtype, rows, k, fused, both_orders=False, with_gemm=at_once)
             return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
         # The gradient of the weights needs the input in the other order too. What writes it in one
         # order writes less for it; the other order is then read and written narrow.
