@@ -297,7 +297,7 @@ def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> Non
         ("tokenweave", "prefill_latency"),
         ("tokenweave", "prefill_latency_no_allreduce"),
         ("tokenweave", "prefill_latency_overlapped"),
-        ("trtllm", "tpot"),
+        ("trtllm_2025", "tpot"),
         ("trtllm_2024", "e2e_latency"),
         ("vllm", "tpot"),
         ("vllm_2024", "e2e_latency"),
