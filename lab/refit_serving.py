@@ -36,10 +36,11 @@ from shardcost.validate import serving
 from shardcost.validate.predictions import Floats
 
 _HOST: Final = ("step_overhead_ms", "host_per_sequence_us", "eager_per_kernel_us")
-_FRONT: Final = ("frontend_ms", "frontend_per_request_ms")
+_FRONT: Final = ("frontend_ms", "frontend_per_request_ms", "frontend_per_token_us")
 FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "sglang": (*_HOST, *_FRONT, "handoff_ms"),
     "trtllm": (*_HOST, *_FRONT, "handoff_ms"),
+    "trtllm_2025": (*_HOST, *_FRONT),
     "vllm": (*_HOST, *_FRONT),
     "vllm_2025": (*_HOST[:2], *_FRONT),
 }
@@ -51,6 +52,9 @@ _STEP: Final = 1.3
 """Factor by which a constant is changed to see what it does."""
 _CAREFUL: Final = 0.05
 """Errors below this count by their square, above by their size."""
+_BEYOND: Final = 0.5
+"""Far beyond this they count less and less: no host's constant explains a run that is off by
+factors (a first request that waits for compilation or connections)."""
 _PULL: Final = 3.0
 _MOST_FACTOR: Final = 1.2
 """Logarithm of the most that a round changes a constant by."""
@@ -80,7 +84,8 @@ class Linear:
         error, slope = error[known], slope[known]
         found: NDArray[Any] = np.zeros(slope.shape[1])
         for _ in range(_REWEIGHTED):
-            weight = 1 / np.maximum(np.abs(error + slope @ found), _CAREFUL)
+            left = np.abs(error + slope @ found)
+            weight = 1 / np.maximum(left, _CAREFUL) / (1 + (left / _BEYOND) ** 2)
             matrix = (slope * weight[:, None]).T @ slope + _PULL * np.eye(len(found))
             found = np.linalg.solve(matrix, -(slope * weight[:, None]).T @ error)
         return np.asarray(np.clip(found, -_MOST_FACTOR, _MOST_FACTOR), dtype=float)

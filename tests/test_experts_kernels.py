@@ -240,6 +240,18 @@ def test_sglang_on_blackwell_runs_the_kernels_of_deepseek_for_its_architecture_a
             assert family_of(kernel, dtype, "sglang") == family
 
 
+def test_trtllm_spreads_experts_over_ranks_with_generated_kernels_from_1_2_on() -> None:
+    b200 = Cluster.named("b200_sxm").device
+    for software, spread, family in (
+        ("trtllm", True, "trtllm_gen"),
+        ("trtllm", False, "trtllm_gen"),
+        ("trtllm_2025", True, "cutlass"),
+        ("trtllm_2025", False, "trtllm_gen"),
+    ):
+        kernel = default_kernel(software, b200, "nvfp4", spread=spread)
+        assert family_of(kernel, "nvfp4", software) == family
+
+
 def test_bad_loads_are_refused() -> None:
     with pytest.raises(BadValueError, match="rows of experts"):
         grouped_gemm_time_s(on("h200_sxm"), "bf16", 0, 1024, 1024, groups=1)

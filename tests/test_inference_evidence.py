@@ -160,10 +160,11 @@ def test_unknown_arrivals() -> None:
     ("name", "dataset", "software"),
     [
         ("TensorRT-LLM v0.8", "", "trtllm_2023"),
-        ("TensorRT-LLM v0.17", "", "trtllm"),
+        ("TensorRT-LLM v0.17", "", "trtllm_2025"),
         ("TensorRT-LLM", "llm_inference_bench", "trtllm_2024"),
         ("TensorRT-LLM", "", "trtllm"),
-        ("trtllm 1.0.0rc3", "", "trtllm"),
+        ("trtllm 1.0.0rc3", "", "trtllm_2025"),
+        ("trtllm 1.2.0rc6.post1", "", "trtllm"),
         ("vLLM", "llm_inference_bench", "vllm_2024"),
         ("vllm 0.12.0", "", "vllm_2025"),
         ("vllm 0.14.1", "", "vllm"),
@@ -296,7 +297,7 @@ def test_almost_all_rows_are_predicted_and_the_rest_named(evidence: Path) -> Non
         ("tokenweave", "prefill_latency"),
         ("tokenweave", "prefill_latency_no_allreduce"),
         ("tokenweave", "prefill_latency_overlapped"),
-        ("trtllm", "tpot"),
+        ("trtllm_2025", "tpot"),
         ("trtllm_2024", "e2e_latency"),
         ("vllm", "tpot"),
         ("vllm_2024", "e2e_latency"),
@@ -382,7 +383,7 @@ def test_one_prompt_for_all_means_the_same_experts_for_all() -> None:
         inference.predictions(_table({**row, "dataset": dataset})).values[0]
         for dataset in ("llm_inference_bench", "mine")
     )
-    assert alike < 0.7 * apart
+    assert alike < 0.75 * apart
 
 
 def _table(*rows: dict[str, str]) -> Table:

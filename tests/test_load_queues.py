@@ -304,3 +304,45 @@ def test_a_pool_beyond_any_cluster_is_refused_at_once(workers: int, dp: int) -> 
     requests = Requests(count=2, prompt=Lengths(mean=8), output=Lengths(mean=8), rate_per_s=1)
     with pytest.raises(BadValueError, match=r"workers x dp must be at most 65536 .* 1000000000"):
         simulate(Deployment(pool), requests)
+
+
+def test_a_tokeniser_takes_longer_for_longer_prompts() -> None:
+    def ttft_s(prompt: int, **scheduler: Any) -> float:
+        asked = Requests(
+            arrival="closed", users=1, count=3, prompt=Lengths(mean=prompt), output=Lengths(mean=4)
+        )
+        serving = Deployment(Pool(engine(replace(Scheduler(), **scheduler))))
+        with patch.object(simulation, "StepTimes", OnePlace):
+            return float(simulate(serving, asked).ttft_s.mean)
+
+    for prompt in (100, 8000):
+        more = ttft_s(prompt, frontend_per_token_s=5e-6) - ttft_s(prompt)
+        assert more == pytest.approx(5e-6 * prompt)
+
+
+@pytest.mark.parametrize(("prompt", "waiting"), [(100, 0), (101, 1)])
+def test_a_whole_prompt_waits_until_sequences_leave_it_room(prompt: int, waiting: int) -> None:
+    """Of 8 users one always waits for the next sequence to end where its prompt is a token longer.
+
+    The step has room for 100 tokens beside 7 sequences; so one of 8 lives is spent waiting.
+    """
+    scheduler = Scheduler(chunked_prefill=False, max_num_batched_tokens=107)
+    asked = Requests(
+        arrival="closed", users=8, count=800, prompt=Lengths(mean=prompt),
+        output=Lengths(mean=200),
+    )  # fmt: skip
+    with patch.object(simulation, "StepTimes", Linear):
+        load = simulate(Deployment(Pool(engine(scheduler))), asked)
+    lives = load.finished_s - load.arrival_s
+    assert 8 * waits(load).mean() / lives.mean() == pytest.approx(waiting, abs=0.15)
+
+
+def test_a_prompt_that_no_step_has_room_for_goes_in_all_the_same() -> None:
+    scheduler = Scheduler(chunked_prefill=False, max_num_batched_tokens=64)
+    asked = Requests(
+        arrival="closed", users=4, count=40, prompt=Lengths(mean=100), output=Lengths(mean=200)
+    )
+    with patch.object(simulation, "StepTimes", Linear):
+        load = simulate(Deployment(Pool(engine(scheduler))), asked)
+    assert len(load.served) == 40
+    assert load.mean_running > 2

@@ -75,6 +75,8 @@ class Scheduler(Noun):
     """Once a request, before its first token: web server, tokeniser, and the way back."""
     frontend_per_request_s: float = positive(default=1e-9)
     """Of it, what requests that come together wait for one after the other."""
+    frontend_per_token_s: float = positive(default=1e-12)
+    """Beside it, for each token of the prompt: the tokeniser, and handing the tokens on."""
     source: str = text(default="given by the caller")
     """Who says so."""
     handoff_s: float = positive(default=1e-9)

@@ -30,6 +30,7 @@ from shardcost.program.operations import (
     StateKernel,
 )
 from shardcost.records import NamedTuple
+from shardcost.recurrence import RULES
 from shardcost.schedule.overlap import beside, chunked, ring_attention
 from shardcost.software import Software
 
@@ -423,15 +424,38 @@ def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassT
         elif type(op) is Gemm:
             kernels = kernels + op.count * op.launches
         elif type(op) is Elementwise:
-            kernels = kernels + op.count * op.kernels
+            if op.converts is None or not op.converts.with_gemm:
+                kernels = kernels + op.count * op.kernels
         else:
-            kernels = kernels + op.count * (_EXPERT_LAUNCHES if type(op) is ExpertKernels else 1)
+            kernels = kernels + op.count * _launches_of(op)
     return PassTime(sum(exposed, 0.0), kernels, hops)
+
+
+def _launches_of(op: Operation) -> int:
+    """Return how many kernels the host starts for an operation that is priced as one."""
+    if type(op) is ExpertKernels:
+        return _EXPERT_LAUNCHES
+    if type(op) is LatentCore:
+        return _LATENT_LAUNCHES
+    if type(op) is StateKernel and op.part == "scan":
+        return _DELTA_LAUNCHES if RULES[op.rule].delta else _SCAN_LAUNCHES
+    return 1
 
 
 _EXPERT_LAUNCHES: Final = 8
 """Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
 activation between them, the sum."""
+_LATENT_LAUNCHES: Final = 5
+"""Of latent attention, beside GEMMs: norms of both latents, RoPE with the write of the cache, the
+shared part of the keys beside every head's own, attention."""
+_SCAN_LAUNCHES: Final = 5
+"""Of a scan in chunks: sums of the decay inside chunks, scores, states of chunks, their passing on,
+outputs (Mamba 2's ``ssd_combined``) …"""
+_DELTA_LAUNCHES: Final = 16
+"""… and under the delta rule: projections of the gates and of the decay, gates, queries, keys and
+values apart, norms of queries and keys, states read and written, and of the chunked form sums of
+the decay, scores of keys, the inverse of their triangle, what it yields of keys and values, states,
+outputs (flash-linear-attention's ``chunk_gated_delta_rule`` as SGLang and vLLM call it)."""
 
 
 class _Overlaps(NamedTuple):

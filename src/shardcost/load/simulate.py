@@ -142,7 +142,8 @@ class _Simulation:
             scheduler = self.pools[0][0].scheduler
             each_s = scheduler.frontend_per_request_s / len(self.pools[0])
             self.frontend_s = max(self.frontend_s, sent) + each_s
-            self._push(self.frontend_s + scheduler.frontend_s, _ARRIVAL, request)
+            own_s = scheduler.frontend_s + scheduler.frontend_per_token_s * request.prompt
+            self._push(self.frontend_s + own_s, _ARRIVAL, request)
             return
 
     def _route(self, workers: list[Worker], request: Request, now: float) -> None:

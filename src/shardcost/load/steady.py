@@ -374,7 +374,7 @@ class _ClosedForm:
             self.prefill = _Station(deployment.prefill, *lengths, decodes=False, prefills=True)
             self.transfer_s = float(deployment.transfer_s(max(round(prompt.mean), 1)))
         scheduler = deployment.pools[0].engine.software.scheduler
-        self.front_s = float(scheduler.frontend_s)
+        self.front_s = scheduler.frontend_s + scheduler.frontend_per_token_s * prompt.mean
         self.each_s = float(scheduler.frontend_per_request_s)
         self.most, self.limit = self._most()
         self.held = max(self.most, min(self._with_full_places(), 0.999 / self.each_s))

@@ -503,7 +503,9 @@ class Worker:
             if len(rank.running) + len(rank.prefilling) >= scheduler.max_num_seqs * self.stages:
                 return "max_num_seqs"
             full = left <= 0 or (
-                not scheduler.chunked_prefill and request.total > left and bool(rank.chunks)
+                not scheduler.chunked_prefill
+                and request.total > left
+                and (bool(rank.chunks) or self._fits_beside_fewer(rank, request))
             )
             if full and not request.prefilled:
                 return "tokens of a step"
@@ -522,6 +524,16 @@ class Worker:
                 rank.prefilling.append(request)
                 left = self._chunk(rank, request, left)
         return ""
+
+    def _fits_beside_fewer(self, rank: Rank, request: Request) -> bool:
+        """Return whether a whole prompt waits for sequences to end that leave it no room.
+
+        Sequences that decode are counted first (TensorRT-LLM's micro batch scheduler); a prompt
+        that no step has room for goes in all the same.
+        """
+        most = self.scheduler.max_num_batched_tokens * self.stages
+        mixed = self.scheduler.policy == "mixed"
+        return mixed and bool(rank.running) and request.total <= most
 
     def _admits(self, rank: Rank, request: Request) -> bool:
         """Return whether there are KV blocks for a request; alone on its rank it always runs."""

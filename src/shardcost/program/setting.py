@@ -262,13 +262,14 @@ def matrix(
         if not s.training or s.frozen:
             fused = fused and (by_maker or not s.training)
             size = rows * k * (s.element_bytes + form.input_bytes)
-            converts = Conversion(dtype, rows, k, fused, both_orders=False)
+            at_once = form.block_scaled and not s.training
+            converts = Conversion(dtype, rows, k, fused, both_orders=False, with_gemm=at_once)
             return Elementwise(f"{of.name} quantize", size, 0 if fused else 1, converts=converts)
         # The gradient of the weights needs the input in the other order too. What writes it in one
         # order writes less for it; the other order is then read and written narrow.
         wide = 0.0 if fused and by_maker else s.element_bytes
         size = rows * k * (wide + 2 * form.input_bytes)
-        converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True)
+        converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True, with_gemm=False)
         return Elementwise(f"{of.name} quantize", size, converts=converts)
 
     form, ids = weight_format(dtype), matrix_ids(name)

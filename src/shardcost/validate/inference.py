@@ -52,7 +52,7 @@ _ENGINES: Final = (
 LMDeploy's engine is compiled and sums by NCCL, as TensorRT-LLM was and did."""
 _OTHERS: Final = "vllm"
 _EARLIER: Final = {
-    "trtllm": (((0, 10), "trtllm_2023"),),
+    "trtllm": (((0, 10), "trtllm_2023"), ((1, 2), "trtllm_2025")),
     "vllm": (((0, 8), "vllm_2024"), ((0, 14), "vllm_2025")),
 }
 """Engines that were another program before some version, the earliest first …"""

@@ -72,6 +72,9 @@ Offline scenario reached."""
 _LONGEST: Final = 1024
 """Tokens of the longest prompts and answers of OpenOrca in MLPerf Inference and of ShareGPT as
 engines' benchmarks filter it."""
+_BEGINNING: Final = ("llama", "mistral", "mixtral", "gemma", "deepseek")
+"""Families of models whose tokenisers put a token of their own before a prompt (their published
+``add_bos_token``)."""
 _SPREAD: Final = 1.0
 """Standard deviation over mean of the lengths of conversations."""
 _ACCEPTANCE: Final = {"sglang": 0.62, "trtllm": 0.78}
@@ -193,10 +196,10 @@ def _scheduled(engine: Software, row: Row) -> Software:
     if row.get("recv_interval"):
         stated["receive_interval"] = whole_cell(row, "recv_interval", most=_MOST)
     if row["dataset"] in GENERATED and engine.scheduler.policy == "mixed":
-        # Its generated configurations give a step the tokens of one prompt beside the sequences.
+        # Its generated configurations give a step the tokens of one prompt beside the other users'.
         prompt = round(number(row, "isl", 0, _MOST, "a number above 0"))
-        tokens = prompt + whole_cell(row, "concurrency", most=_MOST)
-        stated |= {"max_num_batched_tokens": tokens, "chunked_prefill": False}
+        others = whole_cell(row, "concurrency", most=_MOST) - (not usual.chunked_prefill)
+        stated |= {"max_num_batched_tokens": prompt + others, "chunked_prefill": False}
     return replace(engine, scheduler=replace(usual, **stated))
 
 
@@ -234,7 +237,7 @@ def _lengths(row: Row) -> tuple[Lengths, Lengths]:
     known = next((own for name, own in _PROMPT_TOKENS.items() if stated.startswith(name)), None)
     if row.get("isl") or known is None:
         known = number(row, "isl", 0, _MOST, "a number above 0")
-    prompt = Lengths(mean=max(1.0, known))
+    prompt = Lengths(mean=max(1.0, known + _begins(row)))
     if stated == "fixed":
         return prompt, output
     most = longest[-1] if longest else _LONGEST
@@ -246,6 +249,12 @@ def _lengths(row: Row) -> tuple[Lengths, Lengths]:
     if not stated.startswith("fixed"):
         prompt = spread(prompt.mean, _LONGEST)
     return prompt, spread(output.mean, most)
+
+
+def _begins(row: Row) -> int:
+    """Return the tokens that the tokeniser puts before prompts of so many tokens of text."""
+    generated = row["dataset"] in GENERATED
+    return int(generated and model_of(row).name.startswith(_BEGINNING))
 
 
 def answer(point: Point) -> dict[str, float]:
