@@ -257,7 +257,8 @@ class Trial:
                 inside = np.mean(scores[own] <= 1) if len(own) else INSIDE
                 if _HOLDS[0] <= inside <= _HOLDS[1]:
                     continue
-                least = -log(_MOST) if len(own) >= ENOUGH_TO_SHORTEN else 0.0
+                rows = len(np.unique(self.pool.rows[own]))
+                least = -log(_MOST) if rows >= ENOUGH_TO_SHORTEN else 0.0
                 if key[0] == _STANDING and key[1] != MEASURED:
                     # What nobody measured is not known better, however well some rows fit.
                     least = max(least, logs.get((_STANDING, MEASURED, key[2]), 0.0))

@@ -242,7 +242,7 @@ class Conversion(NamedTuple):
     """It is part of the kernel before, which takes longer by it."""
     both_orders: bool
     """The result is written by rows and by columns, as training needs it."""
-    with_gemm: bool
+    with_gemm: bool = False
     """The host starts it and its GEMM in one call, as engines do where inputs have scales of their
     own for blocks of a row (TensorRT-LLM's ``fp8_block_scaling_gemm``, vLLM's
     ``apply_w8a8_block_fp8_linear``)."""

@@ -269,7 +269,7 @@ def matrix(
         # order writes less for it; the other order is then read and written narrow.
         wide = 0.0 if fused and by_maker else s.element_bytes
         size = rows * k * (wide + 2 * form.input_bytes)
-        converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True, with_gemm=False)
+        converts = Conversion(dtype, rows, k, fused and by_maker, both_orders=True)
         return Elementwise(f"{of.name} quantize", size, converts=converts)
 
     form, ids = weight_format(dtype), matrix_ids(name)
