@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -108,6 +109,22 @@ def test_constants_of_a_profile_follow_the_datasheet_too() -> None:
     )
     assert (as_measured.inherited_from, as_measured.fit.low_pct) == ((), -1.0)
     assert (scaled.inherited_from, scaled.fit.low_pct) == (("h100_sxm",), None)
+
+
+def test_profiles_from_before_have_the_rate_of_a_node_under_ll() -> None:
+    cluster = Cluster.named("h100_sxm", network="ib_8x400g")
+    text = as_profile_text(replace(machine_of(cluster).network, system="mine"))
+    text = text.replace("based_on", 'network = "ib_8x400g"\nbased_on')
+    joined = text.replace("[[library]]", '[[library]]\nsystem = "ib_8x400g"')
+    now = re.search(r"ll_port_gb_per_s = (\S+)", joined)
+    assert now is not None
+    earlier = joined.replace(now[0], f"network_ll_gb_per_s = {8 * float(now[1])}")
+    sizes = np.geomspace(1024, GIB, 9)
+    times = [
+        collective_time("all_reduce", sizes, profile_of_text(text), 16).time_s
+        for text in (joined, earlier)
+    ]
+    assert times[0] == pytest.approx(times[1])
 
 
 def as_profile_text(own: Calibration) -> str:

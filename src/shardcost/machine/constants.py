@@ -226,6 +226,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
 _MOST: Final = 10**19
+_OF_A_NODE, _OF_A_PORT = "network_ll_gb_per_s", "ll_port_gb_per_s"
 
 
 @noun
@@ -328,7 +329,26 @@ def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibra
     for entry in content.get("library", []):
         if not isinstance(entry, Mapping):
             raise FormatError(file, f"library must be a table, got {shown(entry)}")
-        yield _entry({"system": system, **entry}, file)
+        yield _entry(_by_port({"system": system, **entry}, content), file)
+
+
+def _by_port(entry: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a library with the rate of LL of a port.
+
+    Profiles written before 0.2 have that of all ports of a node.
+    """
+    figures = entry.get("constants")
+    if not isinstance(figures, dict) or not _is_figure(figures.get(_OF_A_NODE)):
+        return entry
+    if not isinstance(content.get("network"), str) or "based_on" not in content:
+        return entry
+    cluster = catalog.cluster_named(content["based_on"], content["network"])
+    network = cluster.network
+    if network is None:
+        return entry
+    ports = network.node_bytes_per_s(cluster.gpus_per_node) / network.nic_bytes_per_s
+    rest = {key: value for key, value in figures.items() if key != _OF_A_NODE}
+    return {**entry, "constants": {**rest, _OF_A_PORT: figures[_OF_A_NODE] / ports}}
 
 
 def _entry(entry: dict[str, Any], file: str) -> Calibration:
