@@ -88,6 +88,22 @@ def test_sharded_experts_enter_each_node_whole(ep: int) -> None:
     assert forward_and_backward < result.traffic.network_bytes
 
 
+@pytest.mark.parametrize("shard_degree", [4, 16])
+def test_gradients_of_sharded_experts_meet_those_of_all_copies(shard_degree: int) -> None:
+    """Scattered inside a shard group and reduced across, they have been on every rank with them."""
+    layout = Layout(dp=64, ep=8, zero=2, shard_degree=shard_degree)
+    step = estimate("qwen3-30b-a3b", FOUR_NODES, layout, TRAIN).ledger.program.step
+    assert step is not None
+    scattered, across = (
+        op
+        for op in step.gradients
+        if isinstance(op, Collective) and op.group.startswith("dp_experts")
+    )
+    assert scattered.ranks * across.ranks == expert_copies(layout) == 8
+    places = strides(layout)
+    assert places[across.group] == places[scattered.group] * scattered.ranks
+
+
 @pytest.mark.parametrize("name", MIXTURES)
 def test_experts_of_all_ranks_add_up_to_those_of_the_model(name: str) -> None:
     model = Model.named(name)

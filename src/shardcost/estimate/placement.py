@@ -6,7 +6,7 @@ from typing import Any
 
 from shardcost.arrays import choose
 from shardcost.layout import Layout
-from shardcost.memory.parameters import expert_tensor_degree
+from shardcost.memory.parameters import expert_copies, expert_tensor_degree, sharing_ranks
 
 
 def strides(layout: Layout) -> dict[str, Any]:
@@ -44,5 +44,7 @@ def strides(layout: Layout) -> dict[str, Any]:
     found["dp_experts"] = found["ep"] * layout.ep
     if layout.shard_degree is not None:
         found["dp_outer"] = found["dp"] * layout.shard_degree
+        shared = sharing_ranks(layout, expert_copies(layout))
+        found["dp_experts_outer"] = found["dp_experts"] * shared
     layout.memo["strides"] = found
     return found

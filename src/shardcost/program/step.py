@@ -105,10 +105,12 @@ def _reduced(
     across: Operations = ()
     if layout.shard_degree is not None:
         # Between the groups that have the same shards, where there are some.
-        copies = layout.dp * layout.cp // layout.shard_degree
+        copies = replicas // shared
         if not _is(copies, 1):
             name = "gradients across shards"
-            across = (Collective.of("all_reduce", name, gradient / shared, "dp_outer", copies),)
+            across = (
+                Collective.of("all_reduce", name, gradient / shared, f"{group}_outer", copies),
+            )
     if layout.zero == 3:
         return Step(across, (), optimizer)
     reduction = software.zero_reduce if layout.zero == 1 else "reduce_scatter"
