@@ -178,8 +178,7 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
 def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
     """Return the weights of a stage's rank."""
     dense, experts = rank.layer.dense * stage.layers, rank.layer.experts * stage.layers
-    dense = dense + choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
-    dense = dense + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
+    dense = dense + _ends(rank, stage)
     if work.mtp_layers:
         more = prediction_parameters(rank.model, rank.layout, work.mtp_layers)
         dense = dense + choose(stage.has_head, more.dense, 0)
@@ -188,6 +187,12 @@ def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
         rank.term("dense", dense, "weights", "on the stage, after tp"),
         rank.term("experts", experts, "weights", "after ep and tp"),
     )
+
+
+def _ends(rank: _Rank, stage: Stage) -> Any:
+    """Return the weights of a stage's embedding and head."""
+    table = choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
+    return table + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
 
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
@@ -215,7 +220,7 @@ def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
     logit_bytes = term("logit", logit_bytes, "B", "a logit, its softmax in fp32, its gradient")
     loss = choose(stage.has_head, _by_vocabulary(rank, tokens, logit_bytes), 0)
     lasting = _lasting_buffers(rank, trained, weight_bytes, tokens, setting)
-    passing = _passing_buffers(rank, work, weight_bytes, tokens, setting)
+    passing = _passing_buffers(rank, work, stage, weight_bytes, tokens, setting)
     update: Any = 0  # what the update leaves behind until the next pass begins
     if policy.update_buffers:
         sent = (trained.total + shard) * weight_bytes
@@ -378,9 +383,9 @@ def _workspace(rank: _Rank) -> Any:
 
 
 def _passing_buffers(
-    rank: _Rank, work: Train, weight_bytes: float, tokens: Any, setting: Setting
+    rank: _Rank, work: Train, stage: Stage, weight_bytes: float, tokens: Any, setting: Setting
 ) -> Any:
-    """Return what communication holds for a while: neighbours' tensors, a layer gathered whole."""
+    """Return what communication holds for a while: neighbours' tensors, weights gathered whole."""
     layout = rank.layout
     layer = rank.term("layer_weights", rank.layer.total, "weights", "of an average layer")
     sent = tokens * setting.hidden * setting.element_bytes * setting.spread
@@ -389,7 +394,8 @@ def _passing_buffers(
     if not work.adapters:
         gradients = layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
         total = total + choose(layout.zero >= 2, gradients, 0)
-    total = total + choose(layout.zero >= 3, _GATHERED_LAYERS * layer * weight_bytes, 0)
+    gathered = _GATHERED_LAYERS * layer + _ends(rank, stage)
+    total = total + choose(layout.zero >= 3, gathered * weight_bytes, 0)
     if layout.scheme == "weight_gathered":
         total = total + choose(layout.tp > 1, layer * layout.tp * weight_bytes, 0)
     return total
