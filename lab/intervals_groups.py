@@ -41,9 +41,9 @@ _ENOUGH_OTHERS: Final = 20
 _LEAN: Final = 40
 """Rows of the coarser group that count in a finer one."""
 ENOUGH_TO_SHORTEN: Final = 100
-"""Residuals of a value of a fact whose reach may become shorter …"""
+"""Rows of a value of a fact whose reach may become shorter …"""
 _ENOUGH_TO_LENGTHEN: Final = 10
-"""… and longer: few rows never make an interval narrow."""
+"""… and residuals of one whose reach may become longer: few rows never make an interval narrow."""
 _LEAST_PER_DOUBLING: Final = 0.03
 """Where larger runs that were left out need nothing more: what is asked for is larger still."""
 _ENOUGH_OF_A_PART: Final = 10

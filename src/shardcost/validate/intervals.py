@@ -312,7 +312,7 @@ def _of_inference(row: Row, fitted: Fitted) -> Facts:
     case = inference.case_of(row)
     return of_runs.facts_of_inference(
         machine_of(case.cluster, fitted=fitted),
-        _software(case.software.name, row["engine"]),
+        _software(case.software.measured_as, row["engine"]),
         case.layout,
         case.dtype,
         case.figure,
