@@ -35,7 +35,7 @@ CHANGES = {
         {"value = 450": "value = 900", "value = 3350": "value = 6700"},
     ),
     "networks/ib_8x400g": ("ib_mine", {"value = 400": "value = 800"}),
-    "software/vllm": ("vllm_mine", {"step_overhead_ms = 0.2": "step_overhead_ms = 12.2"}),
+    "software/vllm": ("vllm_mine", {"step_overhead_ms = 0.22": "step_overhead_ms = 12.2"}),
     "models/llama3-8b": ("my8b", {}),
 }
 RUN = (
@@ -244,7 +244,7 @@ def test_a_path_is_never_a_name(folder: Path) -> None:
             "fused_elementwise = 1",
             "Software.fused_elementwise",
         ),
-        ("software/vllm", "rows = 58", "rows = 0", "Fit.rows"),
+        ("software/vllm", "rows = 400", "rows = 0", "Fit.rows"),
         ("software/vllm", "[constants]", "[constants]\ncolour = 3", "unknown key colour"),
     ],
 )
