@@ -35,7 +35,7 @@ CHANGES = {
         {"value = 450": "value = 900", "value = 3350": "value = 6700"},
     ),
     "networks/ib_8x400g": ("ib_mine", {"value = 400": "value = 800"}),
-    "software/vllm": ("vllm_mine", {"step_overhead_ms = 0.22": "step_overhead_ms = 12.2"}),
+    "software/vllm": ("vllm_mine", {"step_overhead_ms = 0.22": "step_overhead_ms = 12.22"}),
     "models/llama3-8b": ("my8b", {}),
 }
 RUN = (
@@ -236,7 +236,7 @@ def test_a_path_is_never_a_name(folder: Path) -> None:
         ("clusters/h100_sxm", 'name = "h100_2x"', "name = 3", "name of a cluster must be a text"),
         ("clusters/h100_sxm", "nvswitch", "rope", "Tier.name|Tier.kind"),
         ("networks/ib_8x400g", "value = 800", "value = 0", "nic_rate_gbit_per_s must be"),
-        ("software/vllm", "12.2", '"long"', "step_overhead_ms must be a number"),
+        ("software/vllm", "12.22", '"long"', "step_overhead_ms must be a number"),
         ("software/vllm", 'attention = "flash"', 'attention = "flush"', "Software.attention"),
         (
             "software/vllm",
