@@ -88,6 +88,20 @@ def test_sharded_experts_enter_each_node_whole(ep: int) -> None:
     assert forward_and_backward < result.traffic.network_bytes
 
 
+@pytest.mark.parametrize("micro_batch", [1, 8])
+def test_with_zero_3_every_weight_is_gathered_for_both_passes(micro_batch: int) -> None:
+    """But for the embedding and the head, which stay gathered in between."""
+    model = Model.named("llama3-8b")
+    layout = Layout(dp=32, zero=3, micro_batch=micro_batch)
+    result = estimate(model, FOUR_NODES, layout, TRAIN)
+    ends = 2 * model.vocab_size * model.hidden_size
+    gathered = 2 * (2 * (model.parameters - ends) + ends)
+    scattered = 4 * model.parameters
+    runs = 256 // (32 * micro_batch)
+    sent = runs * (gathered + scattered) * 31 / 32
+    assert result.traffic.by_group["dp"] == pytest.approx(sent, rel=1e-4)
+
+
 @pytest.mark.parametrize("shard_degree", [4, 16])
 def test_gradients_of_sharded_experts_meet_those_of_all_copies(shard_degree: int) -> None:
     """Scattered inside a shard group and reduced across, they have been on every rank with them."""
