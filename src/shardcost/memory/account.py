@@ -30,9 +30,8 @@ from shardcost.memory.adapters import adapter_parameters
 from shardcost.memory.footprint import Footprint, Memory
 from shardcost.memory.parameters import (
     Parameters,
-    embedding_parameters,
+    end_parameters,
     expert_copies,
-    head_parameters,
     heads_per_rank,
     prediction_parameters,
     prediction_weights,
@@ -178,7 +177,7 @@ def _places(model: Model, layout: Layout, balance: str, stage: int | None) -> di
 def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
     """Return the weights of a stage's rank."""
     dense, experts = rank.layer.dense * stage.layers, rank.layer.experts * stage.layers
-    dense = dense + _ends(rank, stage)
+    dense = dense + end_parameters(rank.model, rank.layout, stage)
     if work.mtp_layers:
         more = prediction_parameters(rank.model, rank.layout, work.mtp_layers)
         dense = dense + choose(stage.has_head, more.dense, 0)
@@ -187,12 +186,6 @@ def _weights(rank: _Rank, stage: Stage, work: Train) -> Parameters:
         rank.term("dense", dense, "weights", "on the stage, after tp"),
         rank.term("experts", experts, "weights", "after ep and tp"),
     )
-
-
-def _ends(rank: _Rank, stage: Stage) -> Any:
-    """Return the weights of a stage's embedding and head."""
-    table = choose(stage.has_embedding, embedding_parameters(rank.model, rank.layout), 0)
-    return table + choose(stage.has_head, head_parameters(rank.model, rank.layout), 0)
 
 
 def _training(rank: _Rank, work: Train, stage: Stage) -> Footprint:
@@ -394,7 +387,7 @@ def _passing_buffers(
     if not work.adapters:
         gradients = layer * rank.term("gradient_bits", BITS[work.gradient_dtype]) / 8
         total = total + choose(layout.zero >= 2, gradients, 0)
-    gathered = _GATHERED_LAYERS * layer + _ends(rank, stage)
+    gathered = _GATHERED_LAYERS * layer + end_parameters(rank.model, rank.layout, stage)
     total = total + choose(layout.zero >= 3, gathered * weight_bytes, 0)
     if layout.scheme == "weight_gathered":
         total = total + choose(layout.tp > 1, layer * layout.tp * weight_bytes, 0)
@@ -405,8 +398,7 @@ def _serving(rank: _Rank, work: Prefill | Decode, stage: Stage) -> Footprint:
     model, layout, policy, term = rank.model, rank.layout, rank.policy, rank.term
     meaning = f"of an average layer in {work.formats_text}"
     layer = term("layer_weights", stored_bytes(model, layout, work), "bytes", meaning)
-    edges = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
-    edges = edges + choose(stage.has_head, head_parameters(model, layout), 0)
+    edges = end_parameters(model, layout, stage)
     dtype = work.part_dtype()
     edges = term("edge_weights", edges * activation_bytes(dtype), "bytes", "embedding and head")
     weights = layer * term("layers", stage.layers, "", "of the stage") + edges

@@ -13,6 +13,7 @@ from typing import Any
 from shardcost.arrays import choose, largest
 from shardcost.dtypes import activation_bytes, weight_bytes
 from shardcost.layout import Layout
+from shardcost.memory.stages import Stage
 from shardcost.model import (
     NORM_VECTORS,
     AnyAttention,
@@ -199,6 +200,12 @@ def head_parameters(model: Model, layout: Layout) -> Any:
     if model.tied_embeddings:
         table = choose(layout.pp == 1, 0, table)
     return table + narrow + norm + bias
+
+
+def end_parameters(model: Model, layout: Layout, stage: Stage) -> Any:
+    """Return the weights of a stage that are of no layer: the embedding's, the head's."""
+    table = choose(stage.has_embedding, embedding_parameters(model, layout), 0)
+    return table + choose(stage.has_head, head_parameters(model, layout), 0)
 
 
 def _attention(part: AnyAttention, hidden: Any, tp: Any) -> Any:

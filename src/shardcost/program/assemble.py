@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from shardcost.arrays import choose, largest, smallest
+from shardcost.arrays import largest, smallest
 from shardcost.catalog import tuner_table
 from shardcost.checks import is_array
 from shardcost.dtypes import activation_bytes
@@ -15,6 +15,7 @@ from shardcost.memory.adapters import adapter_parameters
 from shardcost.memory.parameters import (
     Parameters,
     embedding_parameters,
+    end_parameters,
     head_parameters,
     layer_parameters,
     prediction_parameters,
@@ -236,11 +237,10 @@ def _stages(model: Model, layout: Layout, balance: str, layers: tuple[Layers, ..
         sum(each.count * each.weights[kind] for each in layers) / model.num_layers
         for kind in range(2)
     )
-    table, top = embedding_parameters(model, layout), head_parameters(model, layout)
 
     def share(index: Any) -> StageShare:
         stage = split(model, layout, index)
-        ends = choose(stage.has_embedding, table, 0) + choose(stage.has_head, top, 0)
+        ends = end_parameters(model, layout, stage)
         weights = Parameters(stage.layers * dense + ends, stage.layers * experts)
         return StageShare(stage.layers, weights, ends)
 
