@@ -227,7 +227,10 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     work = Prefill(batch=2, prompt_tokens=4096)  # so many tokens that every expert has some
     fused = program_of(model, layout, work, Software.named("vllm")).layers[0]
     kernels = [op for op in fused.passes.forward if isinstance(op, ExpertKernels)]
-    multiplied = sum(3 * op.hidden * op.width * op.active for op in kernels)
+    assert [op.part for op in kernels] == ["gemms", "small"]
+    gemms, small = kernels
+    assert small.flops == 0
+    multiplied = 3 * gemms.hidden * gemms.width * gemms.active
     assert multiplied == pytest.approx(fused.weights.experts, rel=1e-9)
     apart = program_of(model, layout, work, Software.named("megatron_core")).layers[0]
     matrices = [op for op in apart.passes.forward if op.name in {"expert up", "expert down"}]

@@ -23,6 +23,7 @@ from shardcost.program.operations import (
     Elementwise,
     ExpertKernels,
     Gemm,
+    Kernel,
     LatentCore,
     Operation,
     OpId,
@@ -42,7 +43,7 @@ KIND: Final[Mapping[type, str]] = {
     ExpertKernels: "gemm",
     StateKernel: "attention",
 }
-"""Kinds of compute; expert kernels are grouped GEMMs for the most part."""
+"""Kinds of compute. Of expert kernels, the small ones around the GEMMs are elementwise."""
 PASSES: Final = ("forward", "recompute", "backward", "weight")
 """Passes over a piece; gradients of the input and of the weights are apart."""
 _INSTANT_S: Final = 1e-30
@@ -187,7 +188,7 @@ class PassParts(NamedTuple):
     def _add(self, row: Row, times: Any) -> None:
         whole = times * row.op.count * row.seconds
         if not isinstance(row.op, Collective):
-            self.compute_s[KIND[type(row.op)]] += whole
+            self.compute_s[kind_of(row.op)] += whole
             return
         group = row.op.degree
         self.comm_s[group] = self.comm_s.get(group, 0.0) + whole
@@ -408,6 +409,13 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
                 yield places, parts.get((other, experts), [])
 
 
+def kind_of(op: Kernel) -> str:
+    """Return the kind of compute that an operation counts to."""
+    if type(op) is ExpertKernels and op.part == "small":
+        return KIND[Elementwise]
+    return KIND[type(op)]
+
+
 def is_exchange(op: Operation) -> bool:
     """Return whether an operation sends tokens to experts or back."""
     return isinstance(op, Collective) and op.group == "ep"
@@ -434,7 +442,7 @@ def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassT
 def _launches_of(op: Operation) -> int:
     """Return how many kernels the host starts for an operation that is priced as one."""
     if type(op) is ExpertKernels:
-        return _EXPERT_LAUNCHES
+        return _EXPERT_LAUNCHES[op.part]
     if type(op) is LatentCore:
         return _LATENT_LAUNCHES
     if type(op) is StateKernel and op.part == "scan":
@@ -442,9 +450,9 @@ def _launches_of(op: Operation) -> int:
     return 1
 
 
-_EXPERT_LAUNCHES: Final = 8
-"""Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
-activation between them, the sum."""
+_EXPERT_LAUNCHES: Final = {"gemms": 2, "small": 6}
+"""Of an engine's experts: two grouped GEMMs; top-k, offsets, sorted rows, their conversion, the
+activation between the GEMMs, the sum."""
 _LATENT_LAUNCHES: Final = 5
 """Of latent attention, beside GEMMs: norms of both latents, RoPE with the write of the cache, the
 shared part of the keys beside every head's own, attention."""
