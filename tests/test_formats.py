@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -112,18 +112,20 @@ def test_gemms_in_a_narrower_format_are_never_slower(software: str | None) -> No
     works = [Decode(batch=1, context_tokens=64), Decode(batch=32, context_tokens=64)]
     compared = 0
     for machine in catalog.names("clusters"):
-        peaks = Cluster.named(machine).device.peak_flop_per_s
+        cluster = Cluster.named(machine)
+        peaks, layout = cluster.device.peak_flop_per_s, Layout(tp=min(8, cluster.gpus_per_node))
         narrow = [("fp8", "fp8"), ("fp4", "nvfp4")]
         formats = ["bf16", *(form for own, form in narrow if own in peaks)]
         for name, work in product(_COMPARED, works):
             times = [
                 estimate(
-                    name, machine, Layout(tp=8), replace(work, dtype=each), software=software
+                    name, cluster, layout, replace(work, dtype=each), software=software
                 ).compute_s["gemm"]
                 for each in formats
             ]
-            assert times == sorted(times, reverse=True), (machine, name, work)
-            compared += len(formats) - 1
+            for wide_s, narrow_s in pairwise(times):
+                assert narrow_s <= (1 + 1e-9) * wide_s, (machine, name, work)
+                compared += 1
     assert compared > 1500
 
 
@@ -135,7 +137,7 @@ def test_small_expert_kernels_are_elementwise() -> None:
     assert experts["small"].kind == "elementwise"
     assert experts["small"].flops == 0
     assert experts["small"].seconds > experts["gemms"].seconds  # of one token
-    many = estimate("deepseek-v3", "h200_sxm", Layout(tp=8), Prefill(batch=4, prompt_tokens=4096))
+    many = estimate("mixtral-8x7b", "h200_sxm", Layout(tp=2), Prefill(batch=4, prompt_tokens=4096))
     experts = {e.op.part: e for e in many.entries if isinstance(e.op, ExpertKernels)}
     assert experts["small"].seconds < experts["gemms"].seconds
 

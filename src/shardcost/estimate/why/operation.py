@@ -101,13 +101,10 @@ def operation(estimate: Estimate, figure: str, entry: Entry) -> Why:
 
 def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     """Return the seconds of a kernel by itself as a traced number, and its shape in words."""
-    narrow, (prices, op) = op, prices.footed(op)
+    own_dtype, (prices, op) = getattr(op, "dtype", ""), prices.footed(op)
     machine = prices.machine
     if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
-        traced, words = _experts(prices, op, seconds)
-        if isinstance(narrow, ExpertKernels) and op.dtype != narrow.dtype:
-            words += f"; {narrow.dtype} takes no longer than {op.dtype}"
-        return traced, words
+        return _experts(prices, op, seconds, own_dtype)
     if isinstance(op, StateKernel):
         return _state(prices, op, seconds)
     if isinstance(op, LatentCore):
@@ -172,7 +169,9 @@ def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
     return sustained_time_s(fed, prices.format_of(op), counted, seconds)
 
 
-def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[Any, str]:
+def _experts(
+    prices: Prices, op: ExpertKernels | Gemm, seconds: float, own_dtype: str
+) -> tuple[Any, str]:
     """Return the seconds of experts' kernels as a traced number, and their load in words."""
     kernels, (_, section) = prices.machine.kernels, prices.section(op)
     rate = op.flops / op.count / seconds
@@ -203,6 +202,8 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
             made = "top-k, sorting, conversion, activation, weighted sum"
     if op.flops:
         made += f", {format_percent(rate / peak)} of the peak"
+    if op.dtype != own_dtype:
+        made += f", and {own_dtype} is no slower"
     words = (
         f"{rows:,.4g} rows on {active:,.4g} experts, the fullest with {fullest:,.4g}, in"
         f" {op.dtype} by {name}: {made};"
