@@ -172,6 +172,16 @@ def test_attention_through_memory_multiplies_the_whole_square(case: dict[str, An
         )
 
 
+@pytest.mark.parametrize(("name", "fused"), [("deepseek-v3", 0), ("deepseek-v3.2", 1)])
+def test_latent_attention_of_a_prompt_goes_through_memory_too(name: str, fused: int) -> None:
+    """But over tokens that an indexer picks: that kernel is fused in every software."""
+    model, software = Model.named(name), Software.named("fastertransformer")
+    work = Prefill(batch=2, prompt_tokens=512)
+    passes = program_of(model, Layout(tp=8), work, software).layers[0].passes
+    assert {"scores", "softmax", "values"} <= {op.name for op in passes.forward}
+    assert sum(isinstance(op, LatentCore) for op in passes.forward) == fused
+
+
 @given(cases(), st.sampled_from(["selective", "full"]))
 def test_recomputation_repeats_attention_or_everything(case: dict[str, Any], what: str) -> None:
     passes = program(case, recompute=what).layers[0].passes

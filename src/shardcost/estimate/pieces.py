@@ -351,12 +351,16 @@ def _with_hidden_exchange(
 
     Of two batches that take turns, one computes while the tokens of the other travel: each stretch
     of compute and the exchange beside it take as long as the longer of the two, with the SMs of
-    the exchange taken from the GEMMs.
+    the exchange taken from the GEMMs. Compute that already hides another collective hides nothing
+    more: both would use the same links at once.
     """
     exposed: dict[int, Any] = {}
-    for exchanges, compute in _side_by_side(rows):
+    for exchanges, meanwhile in _side_by_side(rows):
+        compute = [row for row in meanwhile if not isinstance(row.op, Collective)]
+        sent = [row for row in meanwhile if isinstance(row.op, Collective)]
+        hidden_s: Any = sum(row.op.count * row.seconds - row.exposed_s for row in sent)
         whole_s: Any = sum(rows[i].exposed_s for i in exchanges)
-        alone_s: Any = sum(row.exposed_s for row in compute)
+        alone_s: Any = largest(0.0, sum(row.exposed_s for row in compute) - hidden_s)
         first: Any = rows[exchanges[0]].op
         taken = software.overlap_sms if first.routed is None else prices.exchange_sms(first)
         on_sms = tuple(row.op for row in compute if not isinstance(row.op, Elementwise))
@@ -374,7 +378,7 @@ def _with_hidden_exchange(
 
 
 def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]]:
-    """Yield exchanges, by their place, with the compute of the other batch that runs meanwhile.
+    """Yield exchanges, by their place, with what the other batch does meanwhile.
 
     In training a forward and a backward pass run side by side (DeepSeek-V3, arXiv:2412.19437,
     section 3.2.1; Megatron Core's combined 1F1B): attention of the one beside combine of the other,
@@ -388,17 +392,19 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
         if is_exchange(row.op):
             counts[phase] = counts.get(phase, 0) + 1
             sent.setdefault((phase, counts[phase]), []).append(i)
-        elif not isinstance(row.op, Collective):
+        else:
             experts = counts.get(phase, 0) == 1
-            if row.phase == "weight":  # belongs to where its matrix is used
+            if row.phase == "weight" and not isinstance(
+                row.op, Collective
+            ):  # belongs to where its matrix is used
                 part = row.op.id and row.op.id.part
                 alike = (each.op.id for each in parts.get(("forward", True), []))  # type: ignore[union-attr]
                 experts = part is not None and any(own and own.part == part for own in alike)
             parts.setdefault((phase, experts), []).append(row)
     if not any(phase == "backward" for phase, _ in sent):
         if sent:
-            compute = [row for each in parts.values() for row in each]
-            yield [i for each in sent.values() for i in each], compute
+            every = [row for each in parts.values() for row in each]
+            yield [i for each in sent.values() for i in each], every
         return
     for phase, other in (("forward", "backward"), ("backward", "forward")):
         for number in (1, 2):
