@@ -394,12 +394,10 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
             sent.setdefault((phase, counts[phase]), []).append(i)
         else:
             experts = counts.get(phase, 0) == 1
-            if row.phase == "weight" and not isinstance(
-                row.op, Collective
-            ):  # belongs to where its matrix is used
-                part = row.op.id and row.op.id.part
-                alike = (each.op.id for each in parts.get(("forward", True), []))  # type: ignore[union-attr]
-                experts = part is not None and any(own and own.part == part for own in alike)
+            if row.phase == "weight":  # belongs to where its matrix is used
+                part = _part_of(row.op)
+                forward = parts.get(("forward", True), [])
+                experts = part is not None and part in {_part_of(own.op) for own in forward}
             parts.setdefault((phase, experts), []).append(row)
     if not any(phase == "backward" for phase, _ in sent):
         if sent:
@@ -413,6 +411,11 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
             places = sent.get((phase, number), [])
             if places:
                 yield places, parts.get((other, experts), [])
+
+
+def _part_of(op: Operation) -> str | None:
+    """Return the matrix or attention that an operation is of; None of a collective."""
+    return None if isinstance(op, Collective) or op.id is None else op.id.part
 
 
 def kind_of(op: Kernel) -> str:
