@@ -11,8 +11,9 @@ from shardcost import values
 from shardcost.cli import launch, options
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
-from shardcost.request import run_options_named, search_arguments, target_of, value_of
+from shardcost.request import run_options_named, target_of, value_of
 from shardcost.request.load import load_question_of, refuse_load
+from shardcost.request.search import search_arguments
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found

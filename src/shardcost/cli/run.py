@@ -10,14 +10,8 @@ from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import LAYOUT, PRICE, RUN, TOKENS, WORKLOAD
 from shardcost.options import needed as needed_by
-from shardcost.request import (
-    estimate_of,
-    run_of,
-    search_arguments,
-    searched_layouts,
-    target_of,
-    workload_of,
-)
+from shardcost.request import estimate_of, run_of, target_of, workload_of
+from shardcost.request.search import search_arguments, searched_layouts
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate

@@ -17,7 +17,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.program.assemble import Program, program_of
+from shardcost.program.assemble import program_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
@@ -69,24 +69,21 @@ def estimate(
     if isinstance(cluster, Cluster) and not is_array(layout.devices):
         cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
-    if layout.has_arrays or workload.has_arrays or runs.has_arrays:
-        return _priced(model, machine, layout, workload, runs)
-    # What was asked for before is asked for again: by sweeps, simulations, sliders.
-    known: dict[Any, Estimate] = machine.memo.setdefault("estimates", {})
     key = (model, layout, workload, runs)
-    found = known.get(key)
-    if found is None:
+    known: dict[Any, Estimate] | None = None
+    if not (layout.has_arrays or workload.has_arrays or runs.has_arrays):
+        # What was asked for before is asked for again: by sweeps, simulations, sliders.
+        known = machine.memo.setdefault("estimates", {})
+        found = known.get(key)
+        if found is not None:
+            return found
+    ledger = ledger_of(model, machine, layout, workload, runs)
+    found = Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())
+    if known is not None:
         if len(known) >= _MOST_ESTIMATES:
             known.clear()
-        found = known[key] = _priced(model, machine, layout, workload, runs)
+        known[key] = found
     return found
-
-
-def _priced(
-    model: Model, machine: Machine, layout: Layout, workload: Workload, software: Software
-) -> Estimate:
-    ledger = ledger_of(model, machine, layout, workload, software)
-    return Estimate(model, machine, layout, workload, software, ledger, ledger.time_s())
 
 
 def _check_trained(device: Device, dtype: str) -> None:
@@ -104,7 +101,9 @@ def ledger_of(
 ) -> Ledger:
     """Return the priced operations of a layout."""
     program = program_of(model, layout, workload, software)
-    arrays = _has_arrays(program)
+    s, stages = program.setting, program.stages
+    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
+    arrays = layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))
     known = None
     if arrays:
         from shardcost.estimate.alike import pieces_by_layer  # plain estimates need no NumPy
@@ -122,10 +121,3 @@ def software_of(
         nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
         given = default_software(phase, {cluster.device.vendor for cluster in nouns})
     return resolve.software(given).in_phase(phase)
-
-
-def _has_arrays(program: Program) -> bool:
-    """Return whether any size in a program is an array."""
-    s, stages = program.setting, program.stages
-    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
-    return s.layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))
