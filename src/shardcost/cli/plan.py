@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
@@ -95,7 +94,7 @@ def run(given: Namespace) -> int:
     if given.plot is not None:  # a bad name is refused before the search, not after it
         from shardcost.report.pictures import check_name
 
-        check_name(Path(given.plot))
+        check_name(options.path_of(given.plot))
     launch.check(given)
     if given.phase in _LOAD:
         return _run_load(given, top)
@@ -111,7 +110,7 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
 
-        write_picture(sketch(result), Path(given.plot))
+        write_picture(sketch(result), options.path_of(given.plot))
     if given.json:
         from shardcost.report.plan_data import as_data
 
@@ -147,7 +146,7 @@ def _run_load(given: Namespace, top: int) -> int:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import load_sketch
 
-        write_picture(load_sketch(plan), Path(given.plot))
+        write_picture(load_sketch(plan), options.path_of(given.plot))
     if given.json:
         options.print_json(as_data(plan, top, finder.caveats))
     elif plan.best:
