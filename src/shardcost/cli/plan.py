@@ -159,7 +159,7 @@ def _run_load(given: Namespace, top: int) -> int:
 
 
 def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
-    """Return what the search finds, and what is to mind about the models' files."""
+    """Return what the search finds, and caveats of the models' files."""
     from shardcost.cli.progress import shown_progress
     from shardcost.search.plan import PRICED
     from shardcost.search.run import search
