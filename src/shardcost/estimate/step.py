@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardcost import resolve
 from shardcost.checks import is_array
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
@@ -64,8 +64,11 @@ def estimate(
     runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
-        on = cluster.cluster if isinstance(cluster, Machine) else cluster
-        _check_trained(on.device, workload.dtype)
+        device = (cluster.cluster if isinstance(cluster, Machine) else cluster).device
+        wanted = weight_format(workload.dtype)  # only weights that stay are widened
+        if device.multiplied(workload.dtype).input_bytes > wanted.input_bytes:
+            name = f"number format of {device.name}"
+            raise UnknownNameError(name, workload.dtype, device.peak_flop_per_s)
     if isinstance(cluster, Cluster) and not is_array(layout.devices):
         cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
@@ -84,12 +87,6 @@ def estimate(
             known.clear()
         known[key] = found
     return found
-
-
-def _check_trained(device: Device, dtype: str) -> None:
-    """Raise where a device has no products of a format: only weights that stay are widened."""
-    if device.multiplied(dtype).input_bytes > weight_format(dtype).input_bytes:
-        raise UnknownNameError(f"number format of {device.name}", dtype, device.peak_flop_per_s)
 
 
 def ledger_of(

@@ -28,7 +28,7 @@ from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests
 from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
-from shardcost.load.steady import steady
+from shardcost.load.steady import Steady, steady
 from shardcost.load.sweep import broken_limits
 from shardcost.options import SIMULATED
 from shardcost.search.capacities import Capacities
@@ -316,14 +316,18 @@ class _Planning:
         rate = first.requests_per_s
         if self.question.load is None:
             rate = first.requests_per_s_per_gpu * second.gpus
-        at = steady(
-            second.deployment,
-            prompt=self.question.prompt,
-            output=self.question.output,
-            rate_per_s=rate,
-            prefix_tokens=self.question.prefix_tokens,
+        return RunnerUp(float(behind), rate, self._steady(second.deployment, rate))
+
+    def _steady(self, deployment: Deployment, rate_per_s: Any) -> Steady:
+        """Return what a deployment does under the requests of the question, by the closed form."""
+        question = self.question
+        return steady(
+            deployment,
+            prompt=question.prompt,
+            output=question.output,
+            rate_per_s=rate_per_s,
+            prefix_tokens=question.prefix_tokens,
         )
-        return RunnerUp(float(behind), rate, at)
 
     def _front(self, planned: Sequence[PlannedDeployment]) -> tuple[FrontPoint, ...]:
         """Return deployments at rates up to their capacity that no other beats in both figures.
@@ -352,13 +356,7 @@ class _Planning:
         share = self._promise(planned) / planned.score(self.question)
         most = known / max(share, 1.0) if planned.load is None else planned.requests_per_s
         rates = min(known, most) * _SHARES
-        found = steady(
-            planned.deployment,
-            prompt=self.question.prompt,
-            output=self.question.output,
-            rate_per_s=rates,
-            prefix_tokens=self.question.prefix_tokens,
-        )
+        found = self._steady(planned.deployment, rates)
         columns = (rates, found.tpot_s, found.output_tokens_per_s, found.ttft_s)
         figures = zip(*(column.tolist() for column in columns), strict=True)
         return [
