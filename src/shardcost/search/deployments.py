@@ -141,9 +141,6 @@ class _Planning:
         most = plan_load(replace(question, rate_per_s=None, users=None), simulated=0)
         return max(most.best, key=lambda each: each.requests_per_s, default=None)
 
-    def _rank(self, planned: PlannedDeployment) -> tuple[float, float]:
-        return planned.score(self.question), -planned.capacity.requests_per_s
-
     # --- simulation ----------------------------------------------------------------------------
     def _ranked(self, planned: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
         """Return deployments that hold the load: those that were simulated, then the others."""
@@ -167,7 +164,7 @@ class _Planning:
             rest.remove(next_one)
             chosen.append(next_one)
             done.append(self._simulated(next_one))
-        good = sorted((each for each in done if each.held is not False), key=self._rank)
+        good = sorted((each for each in done if each.held is not False), key=self.capacities.rank)
         return [*good, *(each for each in planned if each not in chosen)] if good else []
 
     def _confirmed(self, ranked: list[PlannedDeployment]) -> list[PlannedDeployment]:
@@ -182,7 +179,7 @@ class _Planning:
             else:
                 self.capacities.note_nearest(PlannedDeployment(first.deployment, first.capacity))
             others = [each for each in ranked[1:] if each.load is None]
-            ranked = [*sorted(simulated, key=self._rank), *others] if simulated else []
+            ranked = [*sorted(simulated, key=self.capacities.rank), *others] if simulated else []
         return ranked
 
     def _confirm(self, planned: PlannedDeployment, asked: Requests) -> PlannedDeployment:
