@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from shardcost import resolve
+from shardcost.catalog import software_named
 from shardcost.checks import is_array
 from shardcost.cluster import Cluster
 from shardcost.dtypes import weight_format
@@ -114,7 +115,8 @@ def software_of(
 ) -> Software:
     """Return a software, the usual one for the workload and the devices if none is given."""
     phase = workload.phase
-    if given is None:
-        nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
-        given = default_software(phase, {cluster.device.vendor for cluster in nouns})
-    return resolve.software(given).in_phase(phase)
+    if given is not None:
+        return resolve.software(given).in_phase(phase)
+    nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
+    usual = default_software(phase, {cluster.device.vendor for cluster in nouns})
+    return software_named(usual).in_phase(phase)
