@@ -15,15 +15,14 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.kernels.gemm import gemm_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.validate.gemm import m_band, shape_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
 )
 
 MEASURED: Final = "measured"
@@ -54,9 +53,7 @@ def cases(table: Table) -> Cases[ConversionCase]:
     return cases_of(table, _case, shape_of, 3)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def _case(row: Row) -> ConversionCase:
