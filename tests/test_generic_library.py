@@ -139,3 +139,17 @@ def test_a_collective_runs_by_the_library_of_its_machine(cluster: str, library: 
     )
     assert usual.library == library
     assert usual.time_s == named.time_s
+
+
+@pytest.mark.parametrize("ranks", [16, 24, 64])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_nothing_crosses_nodes_above_the_rate_of_their_ports(collective: str, ranks: int) -> None:
+    """By the bytes that traffic counts, on a network slower than the links."""
+    cluster = Cluster.named("gaudi3", "ib_4x200g")
+    assert cluster.network is not None
+    node = cluster.network.node_bytes_per_s(cluster.gpus_per_node)
+    for size in (2.0**16, 2.0**22, 2.0**30):
+        result = collective_time(collective, size, cluster, ranks)
+        _, network = result.sent_bytes
+        assert network * cluster.gpus_per_node <= node * result.time_s * (1 + 1e-9), size
+        assert result.time_s >= result.bound_s

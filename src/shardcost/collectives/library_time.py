@@ -627,6 +627,11 @@ def _on_links(constants: Any, factor: Any) -> Any:
     return replace(constants, **{name: factor * rate for name, rate in rates.items()})
 
 
+_BY_DOMAIN: Final = frozenset({"recursive", "two_shot", "p2p"})
+_SHARED_OUT: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+"""Algorithms of these collectives that leave each rank of a domain its share of what crosses."""
+
+
 def sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
     """Return what a rank sends inside its domain and out of it, as shares of the buffer."""
     key = ("sent", algorithm, collective)
@@ -650,7 +655,10 @@ def _sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, An
         near = near / group.torus.on_chip
         if collective == "all_to_all":  # over several links each
             near = near * group.tier.bytes_per_s / group.exchange_bytes_per_s
-    if algorithm in {"tree", "nvls_tree"}:
+    by_domain = algorithm in _BY_DOMAIN and collective in _SHARED_OUT
+    if by_domain:  # inside domains, then across them (`collectives.generic`)
+        near = bus_factor(collective, per_domain)
+    if by_domain or algorithm in {"tree", "nvls_tree"}:
         far = choose(across, bus_factor(collective, group.domains) / per_domain, 0.0)
     if algorithm in IN_SWITCH:
         owned = 1 / per_domain if collective == "all_reduce" else 0.0
