@@ -4,9 +4,9 @@
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
 are one to five constants each, the same on every system, found as those of engines are
-(`lab.refit_engines`). Software that stands for a kind of framework has the means of some of them. Rows of one site are alike, so a data set counts by more than
-one but by less than its rows (`_WEIGHT`). What the fits are worth on rows that they have not seen
-is told by `lab.folds`.
+(`lab.refit_engines`). Software that stands for a kind of framework has the means of theirs. Rows of
+one site are alike, so a data set counts by more than one but by less than its rows (`_WEIGHT`).
+What the fits are worth on rows that they have not seen is told by `lab.folds`.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def _copied(workload: Train, weights: Any, tensors: Any, shared: Any) -> Operati
     """
     if _is(shared, 1):
         return ()
-    kernels = tensors * shared
-    moved = _LIST_COPIES * 2 * weights * activation_bytes(workload.dtype)
+    kernels = tensors * choose(shared > 1, shared, 0)
+    moved = choose(shared > 1, _LIST_COPIES * 2 * weights, 0) * activation_bytes(workload.dtype)
     return (Elementwise("copies of gathered weights", moved, 0, starts=kernels),)
 
 
