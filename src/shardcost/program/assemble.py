@@ -165,7 +165,8 @@ def program_of(
         if workload.adapters:
             own = adapter_parameters(model, layout, workload)
             most = Parameters(stages.most_layers * own, 0)
-        in_step = step(layout, workload, most, ends, _tensors(model, stages, layers), software)
+        copied = _tensors(model, stages, layers) if software.gathers_into_lists else 0
+        in_step = step(layout, workload, most, ends, copied, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(

@@ -77,7 +77,7 @@ def step(
         workload: The training run.
         weights: Those that the rank trains.
         ends: Its weights of the embedding and the head.
-        tensors: How many tensors its weights are.
+        tensors: How many tensors its weights are, where they are gathered into lists.
         software: What runs it.
     """
     dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp", software)
