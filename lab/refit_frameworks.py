@@ -56,7 +56,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
 }
 """Which constants each framework has, and where the search for them starts."""
 MEANS: Final[Mapping[str, tuple[str, ...]]] = {
-    "pytorch": ("llm_foundry", "nanotron", "torchtitan"),
+    name: ("llm_foundry", "nanotron", "torchtitan") for name in ("pytorch", "deepspeed")
 }
 """Software that stands for all of a kind, and the frameworks whose mean its constants are."""
 _OF_ALL: Final = ("slowdown", "host_per_kernel_us", "step_overhead_ms")

@@ -362,6 +362,7 @@ def test_frameworks_that_the_catalog_lacks_are_taken_for_one_of_their_kind() -> 
         ("", "megatron_core"),
         ("MegaScale", "megatron_core"),
         ("NeMo 2.0", "megatron_core"),
+        ("Primus (Megatron)", "megatron_rocm"),
         ("Colossal-AI", "pytorch"),
         ("PyTorch FSDP", "pytorch"),
         ("torchtitan 0.2", "torchtitan"),

@@ -63,11 +63,13 @@ _FRAMEWORKS: Final = (
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
 _KINDS: Final = (
+    ("rocm", "megatron_rocm"),
+    ("primus", "megatron_rocm"),
     ("mega", _DEFAULT),
     ("nemo", _DEFAULT),
     ("hai_llm", _DEFAULT),
-    ("primus", "megatron_rocm"),
     ("jax", "maxtext"),
+    ("pax", "maxtext"),
     ("max", "maxtext"),
 )
 """Words in the names of frameworks that are built on another, and the software that stands for it;
