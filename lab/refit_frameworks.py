@@ -55,8 +55,10 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
     "maxtext": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+_OF_PYTORCH: Final = ("llm_foundry", "nanotron", "torchtitan")
 MEANS: Final[Mapping[str, tuple[str, ...]]] = {
-    name: ("llm_foundry", "nanotron", "torchtitan") for name in ("pytorch", "deepspeed")
+    "deepspeed": _OF_PYTORCH,
+    "pytorch": _OF_PYTORCH,
 }
 """Software that stands for all of a kind, and the frameworks whose mean its constants are."""
 _OF_ALL: Final = ("slowdown", "host_per_kernel_us", "step_overhead_ms")
