@@ -347,14 +347,16 @@ def test_weights_gathered_into_lists_are_copied_part_by_part() -> None:
 def test_attention_that_nobody_measured_takes_longer_than_what_it_is_priced_with() -> None:
     foundry = Software.named("llm_foundry")
     plain = replace(foundry, attention_slowdown=1.0)
-    parts = [
-        estimate(LLAMA, "h100_sxm", Layout(dp=8), BATCH, software=each).compute_s
-        for each in (plain, foundry)
-    ]
-    assert parts[1]["attention"] == pytest.approx(
-        foundry.attention_slowdown * parts[0]["attention"]
+
+    def parts(model: Model, software: Software) -> Mapping[str, Any]:
+        return estimate(model, "h100_sxm", Layout(dp=8), BATCH, software=software).compute_s
+
+    slower = foundry.attention_slowdown
+    assert parts(LLAMA, foundry) == pytest.approx(
+        {**parts(LLAMA, plain), "attention": slower * parts(LLAMA, plain)["attention"]}
     )
-    assert parts[1]["gemm"] == pytest.approx(parts[0]["gemm"])
+    narrow = Model.named("gpt2-xl")  # heads of 64 elements
+    assert parts(narrow, foundry) == parts(narrow, plain)
 
 
 def test_frameworks_that_the_catalog_lacks_are_taken_for_one_of_their_kind() -> None:
