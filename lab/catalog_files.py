@@ -60,13 +60,13 @@ def update(path: Path, changes: Mapping[tuple[str, ...], Any], target: Path | No
 
 
 def update_software(
-    name: str, constants: Mapping[str, float], fit: Mapping[str, Any], folder: Path
+    name: str, constants: Mapping[str, float], fit: Mapping[str, Any] | None, folder: Path
 ) -> None:
-    """Replace the constants of a framework or an engine, and what is said of their fit."""
+    """Replace the constants of a framework or an engine, and what is said of their fit if any."""
     changes: dict[tuple[str, ...], Any] = {
         ("constants", key): value for key, value in constants.items()
     }
-    changes |= {("fit", key): value for key, value in fit.items()}
+    changes |= {("fit", key): value for key, value in (fit or {}).items()}
     file = f"{name}.toml"
     update(CATALOG / "software" / file, changes, folder / "software" / file)
 

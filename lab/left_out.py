@@ -65,8 +65,8 @@ _FEW: Final = 6
 """Rows of a site that publishes few."""
 MOST_ROWS: Final = 40
 """Of a data set, taken evenly, in a fit of a framework or an engine."""
-_TRAINS_WITH, _SERVES_WITH = "megatron_core", "vllm"
-"""What tables' frameworks and engines are taken for where the catalog does not have them."""
+_SERVES_WITH = "vllm"
+"""What tables' engines are taken for where the catalog does not have them."""
 LARGER: Final = "larger GPU counts"
 _MOST_GPUS: Final = (8, 32, 128, 512)
 """Runs on at most so many GPUs predict those on more."""
@@ -807,16 +807,26 @@ def _serving(table: Table, say: Say) -> Iterator[Tried]:
 
 
 def _by_usual_framework(table: Table) -> Floats:
-    """Return the step time of other frameworks' runs by the one that unknown ones are taken for."""
-    usual = Software.named(_TRAINS_WITH)
-    return np.array(
-        [
-            np.nan
-            if training.software_of(row).name == usual.name
-            else float(training.estimate_of(row, usual).time_s)
-            for row in table.records()
-        ]
-    )
+    """Return the step time of other frameworks' runs by the one that unknown ones are taken for.
+
+    Where that stands for several frameworks, its constants are means without the one in question.
+    """
+    known = refit_frameworks.rows_of(table)
+    others: dict[str, Software] = {}
+    for name in known:
+        of = training.taken_for(name)
+        of = training.taken_for("") if of == name else of
+        others[name] = Software.named(of)
+        if name in refit_frameworks.MEANS.get(of, ()):
+            given: Any = in_seconds(refit_frameworks.mean_constants(of, name))
+            others[name] = replace(others[name], **given)
+    values = np.full(table.rows, np.nan)
+    for place, row in enumerate(table.records()):
+        name = training.software_of(row).name
+        if others[name].name != name:
+            software = training.software_of(row, others[name])
+            values[place] = float(training.estimate_of(row, software).time_s)
+    return values
 
 
 def _by_usual_engine(table: Table) -> Floats:

@@ -3,10 +3,10 @@
     python -m lab.refit_frameworks training.csv [FRAMEWORK…]
 
 A framework's kernels and what it overlaps are choices that its documentation states. What is left
-are one to four constants each, the same on every system, found as those of engines are
-(`lab.refit_engines`). Rows of one site are alike, so a data set counts by more than
-one but by less than its rows (`_WEIGHT`). What the fits are worth on rows that they have not seen
-is told by `lab.folds`.
+are one to five constants each, the same on every system, found as those of engines are
+(`lab.refit_engines`). Software that stands for a kind of framework has the means of theirs. Rows of
+one site are alike, so a data set counts by more than one but by less than its rows (`_WEIGHT`).
+What the fits are worth on rows that they have not seen is told by `lab.folds`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lab.command import ended, parser_of
 from lab.descent import descend, errors_pct, in_seconds, loss
 from lab.parts import Mask
 from shardcost.formats.tables import Row, Table, read_table
+from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.predictions import Floats
 
@@ -41,18 +42,27 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
         "host_scatter": 0.4,
     },
     "megatron_rocm": {"slowdown": 1.0},
-    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 40.0},
     "nanotron": {
         "slowdown": 1.0,
         "host_per_kernel_us": 50.0,
         "host_per_hop_us": 200.0,
+        "host_per_crossing_us": 600.0,
         "step_overhead_ms": 50.0,
     },
-    "llm_foundry": {"slowdown": 1.0, "step_overhead_ms": 10.0},
+    "llm_foundry": {"slowdown": 1.0, "attention_slowdown": 1.0, "step_overhead_ms": 10.0},
     "torchtitan": {"slowdown": 1.0},
     "maxtext": {"slowdown": 1.0},
 }
 """Which constants each framework has, and where the search for them starts."""
+_OF_PYTORCH: Final = ("llm_foundry", "nanotron", "torchtitan")
+MEANS: Final[Mapping[str, tuple[str, ...]]] = {
+    "deepspeed": _OF_PYTORCH,
+    "pytorch": _OF_PYTORCH,
+}
+"""Software that stands for all of a kind, and the frameworks whose mean its constants are."""
+_OF_ALL: Final = ("slowdown", "host_per_kernel_us", "step_overhead_ms")
+"""Constants that any framework may have."""
 PULL: Final = 1e-3
 """Loss for each factor of e that a constant moves. Runs that wait for the device say nothing of the
 host: without a pull, its constants would make up for any other error there."""
@@ -70,16 +80,36 @@ def rows_of(table: Table) -> dict[str, list[Row]]:
     return results
 
 
-def ratios(rows: Sequence[Row], constants: Mapping[str, float]) -> Floats:
-    """Return predicted over measured, of every row."""
-    return np.array([_time_s(row, constants) / float(row[training.MEASURED]) for row in rows])
+def mean_constants(name: str, without: str = "") -> dict[str, float]:
+    """Return the means of the constants of the frameworks that a software stands for.
+
+    Args:
+        name: The software.
+        without: A framework to leave out.
+    """
+    kept: list[Any] = [Software.named(each) for each in MEANS[name] if each != without]
+    units = {constant: in_seconds({constant: 1.0}) for constant in _OF_ALL}
+    return {
+        constant: float(f"{np.mean([getattr(each, field) for each in kept]) / unit:.3g}")
+        for constant, own in units.items()
+        for field, unit in own.items()
+    }
 
 
-def _time_s(row: Row, constants: Mapping[str, float]) -> float:
-    software: Any = training.software_of(row)
+def ratios(
+    rows: Sequence[Row], constants: Mapping[str, float], software: Software | None = None
+) -> Floats:
+    """Return predicted over measured, of every row, by its framework or by another software."""
+    times = (_time_s(row, constants, software) / float(row[training.MEASURED]) for row in rows)
+    return np.fromiter(times, dtype=float, count=len(rows))
+
+
+def _time_s(row: Row, constants: Mapping[str, float], other: Software | None) -> float:
+    software: Any = training.software_of(row, other)
     given = in_seconds(constants)
     if software.host_per_hop_s is None:  # of runs with slow hops only
-        given.pop("host_per_hop_s", None)
+        for name in ("host_per_hop_s", "host_per_crossing_s"):
+            given.pop(name, None)
     return float(training.estimate_of(row, replace(software, **given)).time_s)
 
 
@@ -148,6 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fit = fit_of(source, errors_pct(ratios(rows, constants)), len(rows))
         update_software(name, constants, fit, options.output)
         print(name, constants, fit)
+    for name, others in MEANS.items():
+        rows = [row for each in others for row in known.get(each, ())]
+        if not rows or (options.names and name not in options.names):
+            continue
+        constants = mean_constants(name)
+        update_software(name, constants, None, options.output)  # no run is of it itself
+        errors = errors_pct(ratios(rows, constants, Software.named(name)))
+        print(name, constants, f"median and p90 error on runs of {', '.join(others)}:", errors)
 
 
 def _values(rows: Sequence[Row]) -> list[str]:

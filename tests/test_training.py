@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab import refit_accumulation
+from lab import refit_accumulation, refit_frameworks
 from lab.descent import errors_pct
 from shardcost import Layout, Software, Train, estimate
 from shardcost.catalog import tuner_table
+from shardcost.cluster import Cluster
 from shardcost.estimate.pieces import PassTime, walls_s
 from shardcost.formats.tables import Table, read_table
 from shardcost.machine import machine_of
@@ -300,6 +301,87 @@ def test_a_late_host_catches_up_over_the_gradients_of_weights() -> None:
     assert walls_s((forward, backward, weight), software) == pytest.approx((2e-3, 2e-3, 2e-3))
     busy = PassTime(1e-3, 400)
     assert walls_s((forward, busy, weight), software) == pytest.approx((2e-3, 4e-3, 5e-4))
+
+
+def test_hosts_start_collectives_by_the_links_of_their_rings() -> None:
+    slow = replace(NANOTRON, host_per_hop_s=1e-3, host_per_crossing_s=1e-2)
+    fast = replace(NANOTRON, host_per_hop_s=None, host_per_crossing_s=None)
+    assert PassTime(0.0, 0, 8, 0).wall_s(slow) == pytest.approx(8e-3)
+    assert PassTime(0.0, 0, 14, 2).wall_s(slow) == pytest.approx(14e-3 + 20e-3)
+    assert PassTime(0.0, 0, 14, 2).wall_s(fast) == 0
+    on = machine_of(Cluster.named("h100_sxm", "efa_8x400g"))
+    for tp, links in ((1, (0, 0)), (8, (8, 0)), (16, (14, 2)), (32, (28, 4))):
+        layout = Layout(tp=tp, dp=32 // tp, sequence_parallel=tp > 1)
+        piece = estimate(LLAMA, on, layout, BATCH, software=slow).ledger.layers[0]
+        sent = sum(
+            op.count
+            for op in piece.operations.forward
+            if isinstance(op, Collective) and op.ranks > 1
+        )
+        expected = tuple(sent * each for each in links)
+        assert (piece.forward.hops, piece.forward.crossings) == expected
+
+
+def test_weights_gathered_into_lists_are_copied_part_by_part() -> None:
+    lists = replace(NANOTRON, balance="layers")
+    flat = replace(lists, gathers_into_lists=False)
+    on = machine_of(Cluster.named("h100_sxm", "efa_8x400g"))
+
+    def longer_s(layout: Layout) -> float:
+        copied_s, whole_s = (
+            float(estimate(LLAMA, on, layout, BATCH, software=each).time_s)
+            for each in (lists, flat)
+        )
+        return copied_s - whole_s
+
+    tensors = 32 * (4 + 2) + 3  # matrices and norms of each layer, embedding, last norm, head
+    copy_s = 1e-6 * on.kernels.section("elementwise", "launch").constants["copy_us"]
+    many = Layout(tp=1, dp=32, zero=1)
+    assert longer_s(many) == pytest.approx(tensors * 32 * copy_s)
+    assert longer_s(replace(many, tp=2, dp=16)) == pytest.approx(tensors * 16 * copy_s)
+    halves = replace(many, pp=2, dp=64)
+    assert longer_s(halves) == pytest.approx((16 * 6 + 3) * 64 * copy_s)
+    assert longer_s(replace(many, zero=0)) == longer_s(Layout(zero=1)) == 0
+
+
+def test_attention_that_nobody_measured_takes_longer_than_what_it_is_priced_with() -> None:
+    foundry = Software.named("llm_foundry")
+    plain = replace(foundry, attention_slowdown=1.0)
+
+    def parts(model: Model, software: Software) -> Mapping[str, Any]:
+        return estimate(model, "h100_sxm", Layout(dp=8), BATCH, software=software).compute_s
+
+    slower = foundry.attention_slowdown
+    assert parts(LLAMA, foundry) == pytest.approx(
+        {**parts(LLAMA, plain), "attention": slower * parts(LLAMA, plain)["attention"]}
+    )
+    narrow = Model.named("gpt2-xl")  # heads of 64 elements
+    assert parts(narrow, foundry) == parts(narrow, plain)
+
+
+def test_frameworks_that_the_catalog_lacks_are_taken_for_one_of_their_kind() -> None:
+    for name, software in (
+        ("", "megatron_core"),
+        ("MegaScale", "megatron_core"),
+        ("NeMo 2.0", "megatron_core"),
+        ("Primus (Megatron)", "megatron_rocm"),
+        ("Colossal-AI", "pytorch"),
+        ("PyTorch FSDP", "pytorch"),
+        ("torchtitan 0.2", "torchtitan"),
+        ("JAX", "maxtext"),
+    ):
+        assert training.framework_of({**ROW, "framework": name}) == software
+
+
+def test_what_stands_for_several_frameworks_has_the_means_of_their_constants() -> None:
+    frameworks = [Software.named(name) for name in refit_frameworks.MEANS["pytorch"]]
+    catalogued, usual = refit_frameworks.mean_constants("pytorch"), Software.named("pytorch")
+    for field in ("slowdown", "step_overhead_s"):
+        mean = np.mean([getattr(each, field) for each in frameworks])
+        assert getattr(usual, field) == pytest.approx(mean, rel=0.01)
+    assert catalogued["slowdown"] == usual.slowdown
+    without = refit_frameworks.mean_constants("pytorch", "nanotron")
+    assert without["host_per_kernel_us"] < 0.01 < catalogued["host_per_kernel_us"]
 
 
 def test_boards_with_fewer_watts_take_longer() -> None:

@@ -164,6 +164,9 @@ class Software(Noun):
     zero_reduce: str = one_of("reduce_scatter", "all_reduce", default="reduce_scatter")
     """How gradients are reduced where the optimizer alone is sharded (ZeRO 1): to each rank its
     part, or everywhere, with the rest thrown away."""
+    gathers_into_lists: bool = flag(default=False)
+    """With ZeRO 1, updated weights are gathered into a list of tensors for each rank, which the
+    host joins and takes apart again tensor by tensor."""
     pp_overlap: bool = flag(default=True)
     """Sends between stages run beside the GEMMs; otherwise the sender waits for them."""
     scatters_sends: bool = flag(default=True)
@@ -186,7 +189,10 @@ class Software(Noun):
     """The same for passes that no recorded graph has, of an engine that records those of decoding:
     passes over prompts, and all if graphs are off. None: such passes do not wait for the host."""
     host_per_hop_s: Quantity | None = positive(default=None)
-    """What the host needs on top to start a collective, for each rank beyond the first."""
+    """What the host needs on top to start a collective, for each link of its ring inside a
+    domain …"""
+    host_per_crossing_s: Quantity | None = positive(default=None)
+    """… and for each that crosses the network."""
     host_scatter: Quantity | None = positive(default=None)
     """How unevenly host and device share the work along a pass: where both have nearly as much to
     do, each waits for the other now and then. None: the host runs ahead and the device never waits
@@ -199,6 +205,11 @@ class Software(Noun):
     """Once a collective of the tensor group: launching it, and waiting for the slowest rank."""
     slowdown: Quantity = positive(default=1.0)
     """Kernels in a long run of this software, over the same kernels measured by themselves."""
+    attention_slowdown: Quantity = positive(default=1.0)
+    """Beyond that, its fused attention over the kernels that it is priced with, where nobody
+    measured its own by themselves …"""
+    slow_head_dim: int = whole(default=1)
+    """… for heads of so many elements and more, which registers hold less well."""
     gradient_sum_bytes: Quantity | None = positive(default=None)
     """Bytes moved per weight and micro-batch to add its gradient to a sum of 32 bits, of which
     narrower sums need their share; None where the GEMM that makes the gradient adds it."""
@@ -214,6 +225,11 @@ class Software(Noun):
     """How an engine chooses what a step computes."""
     memory: Mapping[str, Any] = table(_memory_constant, default_factory=dict)
     """Constants of the memory model that are the framework's own."""
+
+    @property
+    def counts_links(self) -> bool:
+        """Whether its host takes longer for collectives whose rings have more links."""
+        return self.host_per_hop_s is not None or self.host_per_crossing_s is not None
 
     def runs(self, phase: str) -> bool:
         """Return whether it is for ``train``, ``prefill`` or ``decode``."""

@@ -68,7 +68,9 @@ class PassTime(NamedTuple):
     """Compute, and communication that nothing hides."""
     kernels: Any = 0
     hops: Any = 0
-    """Ranks beyond the first, of all collectives."""
+    """Links of all collectives' rings that stay inside a domain …"""
+    crossings: Any = 0
+    """… and that cross the network."""
 
     def times(self, count: Any) -> PassTime:
         """Return the same pass so many times."""
@@ -90,6 +92,8 @@ class PassTime(NamedTuple):
         host = self.kernels * software.host_per_kernel_s
         if software.host_per_hop_s is not None:
             host = host + self.hops * software.host_per_hop_s
+        if software.host_per_crossing_s is not None:
+            host = host + self.crossings * software.host_per_crossing_s
         slower = largest(self.device_s, host)
         if software.host_scatter is None:
             return slower
@@ -160,6 +164,13 @@ class Piece(NamedTuple):
         return self.forward, self.backward, self.weight
 
 
+def slower_in_runs(op: Operation, software: Software) -> Any:
+    """Return how much longer a kernel takes in a run of some software than by itself."""
+    if type(op) is AttentionCore and op.head_dim >= software.slow_head_dim:
+        return software.slowdown * software.attention_slowdown
+    return software.slowdown
+
+
 class PassParts(NamedTuple):
     """One pass over a piece by kind of compute and by group."""
 
@@ -210,6 +221,9 @@ def pieces_of(
         software.overlap_sms,
         software.overlap_chunks,
         software.slowdown,
+        software.attention_slowdown,
+        software.slow_head_dim,
+        software.counts_links,
         software.expert_overlap,
     )
     strides = tuple(prices.strides[group] for group in ("tp", "cp", "ep", "ep_tensor"))
@@ -284,7 +298,7 @@ def _priced_piece(
             inside_bytes = inside_bytes + op.count * near
             network_bytes = network_bytes + op.count * far
         else:
-            each_s = price * software.slowdown
+            each_s = price * slower_in_runs(op, software)
             once = type(op.count) is int and op.count == 1  # most are: of arrays, a product less
             whole_s = each_s if once else op.count * each_s
             if op.id is not None:
@@ -301,10 +315,12 @@ def _priced_piece(
         if software.expert_overlap != "none":
             rows = _with_hidden_exchange(rows, prices, software)
         exposed = [row.exposed_s for row in _with_hidden_copies(rows)]
+    links_of = prices if software.counts_links else None
     again = len(passes.recompute) + len(passes.backward)
     cuts = (0, len(passes.forward), len(passes.forward) + again, len(operations))
     forward, backward, weight = (
-        _pass_time(operations[start:end], exposed[start:end]) for start, end in pairwise(cuts)
+        _pass_time(operations[start:end], exposed[start:end], links_of)
+        for start, end in pairwise(cuts)
     )
     return Piece(
         name,
@@ -431,14 +447,27 @@ def is_exchange(op: Operation) -> bool:
     return isinstance(op, Collective) and op.group == "ep"
 
 
-def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassTime:
-    """Return what a pass takes, from how much each of its operations lengthens it."""
+def _pass_time(
+    operations: Sequence[Operation], exposed: Sequence[Any], links_of: Prices | None
+) -> PassTime:
+    """Return what a pass takes, from how much each of its operations lengthens it.
+
+    Args:
+        operations: The operations.
+        exposed: By how much each lengthens the pass.
+        links_of: Where groups sit, if the host's time depends on the links of their rings.
+    """
     kernels: Any = 0
     hops: Any = 0
+    crossings: Any = 0
     for op in operations:
         if type(op) is Collective:
-            kernels = kernels + op.count * (op.ranks > 1)  # a group of one sends nothing
-            hops = hops + op.count * (op.ranks - 1)
+            sends = op.count * (op.ranks > 1)  # a group of one sends nothing
+            kernels = kernels + sends
+            if links_of is not None:
+                across = links_of.crossings(op)
+                hops = hops + sends * (op.ranks - across)
+                crossings = crossings + sends * across
         elif type(op) is Gemm:
             kernels = kernels + op.count * op.launches
         elif type(op) is Elementwise:
@@ -446,7 +475,7 @@ def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassT
                 kernels = kernels + op.count * op.kernels
         else:
             kernels = kernels + op.count * _launches_of(op)
-    return PassTime(sum(exposed, 0.0), kernels, hops)
+    return PassTime(sum(exposed, 0.0), kernels, hops, crossings)
 
 
 def _launches_of(op: Operation) -> int:

@@ -26,7 +26,7 @@ from shardcost.collectives.library_time import CollectiveTime, collective_time, 
 from shardcost.dtypes import format_on
 from shardcost.errors import BadValueError
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.kernels.elementwise import elementwise_time_s, row_kernel_time_s
+from shardcost.kernels.elementwise import elementwise_time_s, launch_s, row_kernel_time_s
 from shardcost.kernels.experts import GROUPED, experts_time_s, grouped_gemm_time_s
 from shardcost.kernels.gemm import copy_bytes_per_s, gemm_time_s
 from shardcost.kernels.power import in_steps_s, sustained_time_s
@@ -87,7 +87,7 @@ _PRICED_BY: Final[Mapping[type, Callable[[Any], Key]]] = {
     LatentCore: _fields(LatentCore),
     ExpertKernels: _fields(ExpertKernels),
     StateKernel: _fields(StateKernel),
-    Elementwise: _fields(Elementwise, "bytes_moved", "kernels", "converts"),
+    Elementwise: _fields(Elementwise, "bytes_moved", "kernels", "converts", "starts"),
     Collective: _fields(
         Collective, "collective", "size_bytes", "group", "ranks", "stride", "routed"
     ),
@@ -429,7 +429,10 @@ class Prices:
             return self._conversion(op.converts)
         share = 1.0 if op.converts is None else tuner_table("gemm")["cast"]["memory_share"]
         moved = op.bytes_moved / share
-        return elementwise_time_s(self.machine.kernels, moved, kernels=op.kernels)
+        device_s = elementwise_time_s(self.machine.kernels, moved, kernels=op.kernels)
+        if type(op.starts) is int and op.starts == 0:
+            return device_s
+        return largest(device_s, launch_s(self.machine.kernels, op.starts, "copy"))
 
     def _conversion(self, of: Conversion) -> Any:
         """Return the seconds of converting a GEMM's input, beyond those of what it is fused to."""
@@ -675,6 +678,13 @@ class Prices:
     def sits_unevenly(self, op: Collective) -> Any:
         """Return where a group fills its nodes unevenly."""
         return sits_unevenly(self.machine.cluster, op.ranks, self._placed(op).stride)
+
+    def crossings(self, op: Collective) -> Any:
+        """Return how many links of a collective's ring cross the network: none inside a domain."""
+        if op.group == "offload":
+            return 0
+        domains = group_on(self.machine, op.ranks, stride=self._placed(op).stride).domains
+        return choose(domains > 1, domains, 0)
 
     def collective(self, op: Collective) -> CollectiveTime | DispatchTime:
         """Return how a library runs a collective, or a dispatch or combine."""

@@ -156,11 +156,11 @@ def launch_s(on: KernelConstants, kernels: Count, mode: str) -> Quantity:
     Args:
         on: The constants of the device that it runs on.
         kernels: How many are launched.
-        mode: "eager" or "graph".
+        mode: "eager", "copy" (eager, and each no more than a copy) or "graph".
     """
     table = on.section("elementwise", "launch").constants
-    if mode == "eager":
-        found: Quantity = 1e-6 * table["eager_us"] * kernels
+    if mode in {"eager", "copy"}:
+        found: Quantity = 1e-6 * table[f"{mode}_us"] * kernels
         return found
     if mode == "graph":
         return 1e-6 * float(table["graph_us"])

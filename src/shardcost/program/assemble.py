@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import mul
 from typing import Any, Final, TypeAlias
 
 from shardcost.arrays import largest, smallest
@@ -65,6 +66,8 @@ class Layers(NamedTuple):
 
 Pieces: TypeAlias = tuple[tuple[Layers, ...], Passes, Passes]
 """Each kind of layer, the embedding and the head."""
+_END_TENSORS: Final = 3
+"""The embedding, the last norm and the head."""
 _MOST_KEPT: Final = 512
 """Layouts whose pieces are kept before all are dropped: Python's garbage collector walks through
 whatever is kept, and more of it would cost more time than it saves."""
@@ -162,7 +165,8 @@ def program_of(
         if workload.adapters:
             own = adapter_parameters(model, layout, workload)
             most = Parameters(stages.most_layers * own, 0)
-        in_step = step(layout, workload, most, ends, software)
+        copied = _tensors(model, stages, layers) if software.gathers_into_lists else 0
+        in_step = step(layout, workload, most, ends, copied, software)
     # A rank sends the next stage its part of the tensor group's activations.
     spread = software.scatters_sends or layout.sequence_parallel
     return Program(
@@ -175,6 +179,20 @@ def program_of(
         stages=stages,
         step=in_step,
     )
+
+
+def _tensors(model: Model, stages: Stages, layers: tuple[Layers, ...]) -> Any:
+    """Return of how many tensors the weights of the fullest stage are, the tables at its ends too.
+
+    One for each matrix and each norm.
+    """
+    of_each = [
+        block.norms + sum(op.count for op in kind.passes.forward if type(op) is Gemm and op.weights)
+        for block, kind in zip(model.blocks, layers, strict=True)
+    ]
+    counts = [block.count for block in model.blocks]
+    in_layers = sum(map(mul, counts, of_each)) / model.num_layers
+    return stages.most_layers * in_layers + _END_TENSORS
 
 
 def _kept_pieces(s: Setting, model: Model, workload: Workload) -> Pieces:

@@ -305,6 +305,8 @@ class Elementwise(NamedTuple):
     id: OpId | None = None
     converts: Conversion | None = None
     """Where it converts the input of a GEMM to fewer bits."""
+    starts: Any = 0
+    """Kernels among these that a host starts one by one while the device waits for them."""
 
 
 class Routed(NamedTuple):

@@ -27,6 +27,8 @@ _ADAM_BYTES = 4 * (1 + 3 + 3)
 _SGD_BYTES = 4 * (1 + 1 + 1)
 _FULL_GRADIENT_BYTES = 4
 """Of the gradients for which `Software.step_gradient_bytes` is stated."""
+_LIST_COPIES = 3
+"""Of weights gathered into lists: joined for each rank, out of the flat tensor, to their places."""
 _CLIP_BYTES = 4
 """Per weight: every gradient is read once for the norm by which gradients are clipped."""
 
@@ -58,7 +60,12 @@ def gradient_bytes(workload: Train) -> float:
 
 
 def step(
-    layout: Layout, workload: Train, weights: Parameters, ends: Any, software: Software
+    layout: Layout,
+    workload: Train,
+    weights: Parameters,
+    ends: Any,
+    tensors: Any,
+    software: Software,
 ) -> Step:
     """Return what a rank does once a step.
 
@@ -70,9 +77,15 @@ def step(
         workload: The training run.
         weights: Those that the rank trains.
         ends: Its weights of the embedding and the head.
+        tensors: How many tensors its weights are, where they are gathered into lists.
         software: What runs it.
     """
     dense = _reduced(layout, workload, weights.dense, layout.dp * layout.cp, "dp", software)
+    if layout.zero == 1 and software.gathers_into_lists:
+        shared = sharing_ranks(layout, layout.dp * layout.cp)
+        dense = dense._replace(
+            optimizer=(*dense.optimizer, *_copied(workload, weights.dense, tensors, shared))
+        )
     if layout.zero == 3:
         tables = _of_ends(layout, workload, ends)
         dense = Step(tables.gradient + dense.gradients, tables.forward, dense.optimizer)
@@ -143,6 +156,20 @@ def _update(layout: Layout, workload: Train, weights: Any, moved: Any) -> Operat
         Collective("copy gradients and weights", "host_copy", sent, "offload", 1),
         Collective("update on the host", "host_update", away, "offload", 1),
     )
+
+
+def _copied(workload: Train, weights: Any, tensors: Any, shared: Any) -> Operations:
+    """Return the copies of gathered weights, each tensor's part from each rank by a kernel.
+
+    PyTorch gathers into a list of tensors through one flat tensor. Where the lists hold the parts
+    that each rank updated of each tensor, they are joined before and copied to their places
+    afterwards, part by part.
+    """
+    if _is(shared, 1):
+        return ()
+    kernels = tensors * choose(shared > 1, shared, 0)
+    moved = choose(shared > 1, _LIST_COPIES * 2 * weights, 0) * activation_bytes(workload.dtype)
+    return (Elementwise("copies of gathered weights", moved, 0, starts=kernels),)
 
 
 def _in_buckets(whole: Collective, software: Software) -> Operations:

@@ -62,6 +62,18 @@ _FRAMEWORKS: Final = (
     ("megatron-lm", "megatron_2021"),
 )
 """How the name of a framework begins, and the software of the catalog that it is."""
+_KINDS: Final = (
+    ("rocm", "megatron_rocm"),
+    ("primus", "megatron_rocm"),
+    ("mega", _DEFAULT),
+    ("nemo", _DEFAULT),
+    ("hai_llm", _DEFAULT),
+    ("jax", "maxtext"),
+    ("pax", "maxtext"),
+    ("max", "maxtext"),
+)
+"""Words in the names of frameworks that are built on another, and the software that stands for it;
+all others are taken for PyTorch's."""
 _DISPATCHERS: Final = {"alltoall": "nccl", "deepep": "deepep", "hybridep": "hybridep"}
 """How a table calls what carries tokens to their experts, and as the software has it."""
 _WHOLE_GRAPHS: Final = frozenset({"on", "full", "full_iteration", "layer"})
@@ -351,7 +363,7 @@ def software_of(
         software = replace(software, launch="graph")
     if software.host_per_hop_s is None or _has_slow_hops(row, cluster):
         return software
-    return replace(software, host_per_hop_s=None)
+    return replace(software, host_per_hop_s=None, host_per_crossing_s=None)
 
 
 def _has_slow_hops(row: Row, cluster: Cluster | None) -> bool:
@@ -379,7 +391,17 @@ _SLOW_HOP_S: Final = 1e-4
 def framework_of(row: Row) -> str:
     """Return the name that the catalog has for a row's framework."""
     name = row.get("framework", "").lower()
-    return next((result for start, result in _FRAMEWORKS if name.startswith(start)), _DEFAULT)
+    return next((known for start, known in _FRAMEWORKS if name.startswith(start)), taken_for(name))
+
+
+def taken_for(framework: str) -> str:
+    """Return what the catalog has of the kind of a framework that it does not know by name.
+
+    >>> taken_for("megatron-swift"), taken_for("OLMo-core"), taken_for("")
+    ('megatron_core', 'pytorch', 'megatron_core')
+    """
+    name = framework.lower()
+    return next((kind for word, kind in _KINDS if word in name), "pytorch" if name else _DEFAULT)
 
 
 def layout_of(row: Row) -> Layout:

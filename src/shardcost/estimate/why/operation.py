@@ -19,7 +19,7 @@ from shardcost.collectives.receipts import (
 )
 from shardcost.estimate.interval import residuals_of_memory
 from shardcost.estimate.ledger import STEP, Entry
-from shardcost.estimate.pieces import is_copy
+from shardcost.estimate.pieces import is_copy, slower_in_runs
 from shardcost.estimate.price import (
     Prices,
     attention_section,
@@ -88,9 +88,10 @@ def operation(estimate: Estimate, figure: str, entry: Entry) -> Why:
     seconds, words = _kernel(prices, op, entry.seconds)
     seconds = _at_power(prices, op, seconds)
     software = estimate.program.setting.software
-    if entry.phase != STEP and software.slowdown != 1:
+    factor = slower_in_runs(op, software)
+    if entry.phase != STEP and factor != 1:
         meaning = f"of kernels in a run of {software.title}"
-        slower = named("slowdown", software.slowdown, "", meaning, software.fit_text)
+        slower = named("slowdown", factor, "", meaning, software.fit_text)
         seconds = step("kernel", seconds, meaning="by itself") * slower
     by, alike = prices.footed(op)
     constants = by.section(alike)[1]
