@@ -42,7 +42,7 @@ FITTED: Final[Mapping[str, Mapping[str, float]]] = {
         "host_scatter": 0.4,
     },
     "megatron_rocm": {"slowdown": 1.0},
-    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 40.0},
+    "megatron_lm": {"slowdown": 1.0, "step_overhead_ms": 10.0},
     "nanotron": {
         "slowdown": 1.0,
         "host_per_kernel_us": 50.0,
