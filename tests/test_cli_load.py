@@ -311,7 +311,7 @@ def test_nothing_feasible_has_its_own_code(capsys: pytest.CaptureFixture[str]) -
     large = ["load", "llama3-70b", "--on", "h100_sxm", "--rate", "1", *SHORT]
     out, err = infeasible(capsys, *large)
     assert out == ""
-    assert "layout must be one that leaves memory for at least one block of KV cache" in err
+    assert "layout must be one that leaves memory for a KV cache beside the weights" in err
     assert "tp does not divide 32 heads" in infeasible(capsys, *ONE, "--tp", "3")[1]
     assert "--gpus must be a multiple" in infeasible(capsys, *ONE, "--tp", "4", "--gpus", "6")[1]
 

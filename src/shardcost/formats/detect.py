@@ -70,7 +70,10 @@ class ProfileFile(Reading):
 def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     """Return what a file holds, or the folder of a model or of measured requests."""
     if is_folder(path):
-        path = path / (RUNS if is_file(path / RUNS) else "config.json")
+        known = [name for name in (RUNS, "config.json") if is_file(path / name)]
+        if not known:
+            raise FormatError(str(path), f"is a folder without config.json or {RUNS}")
+        path /= known[0]
     file = str(path)
     head = head_of(path)
     if not head.strip():
