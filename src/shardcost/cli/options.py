@@ -67,10 +67,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def _continued(command: str, width: int) -> list[str]:
-    """Return a command on lines of at most so many characters, each but the last ended by a \\.
+    r"""Return a command on lines of at most so many characters, continued by backslashes.
 
     >>> _continued("  shardcost load llama3-8b --rate 4 --isl 1024", 34)
-    ['  shardcost load llama3-8b \\\\', '      --rate 4 --isl 1024']
+    ['  shardcost load llama3-8b \\', '      --rate 4 --isl 1024']
     """
     lines: list[str] = []
     line, *rest = re.split(r" (?=--[a-z])", command)

@@ -148,13 +148,23 @@ def _latencies(load: Load, limits: Limits, intervals: Mapping[str, tuple[float, 
     return table((*HEAD, ""), rows, right="1234")
 
 
+def kept_shares(load: Load, limits: Limits) -> dict[str, float]:
+    """Return the share of requests that keep each limit by itself, by the latency's name."""
+    given = {name: getattr(limits, f"{name}_s", None) for name in NAMES}
+    return {
+        name: load.good(Limits(**{f"{name}_s": limit}))
+        for name, limit in given.items()
+        if limit is not None
+    }
+
+
 def kept(load: Load, limits: Limits, name: str) -> str:
     """Return how many requests keep the limit on a latency; nothing where it has none."""
-    limit = getattr(limits, f"{name}_s", None)
-    if limit is None:
+    share = kept_shares(load, limits).get(name)
+    if share is None:
         return ""
-    share = load.good(Limits(**{f"{name}_s": limit}))
-    return f"at most {seconds(limit)}: kept by {format_percent(share)}"
+    limit = seconds(getattr(limits, f"{name}_s"))
+    return f"at most {limit}: kept by {format_percent(share)}"
 
 
 def lines(

@@ -350,8 +350,8 @@ function sentences(result) {
   const lines = crossovers.map((/** @type {any} */ each) => each.words);
   if (stability) {
     lines.push(`Robustness: stays first in ${format.whole(stability.first_stays_pct)} % of `
-      + `${stability.draws} Monte Carlo draws of the model error; ${format.fixed(stability.changed, 1)} of the `
-      + `${stability.shown} shown leave the top on average.`);
+      + `${stability.draws} Monte Carlo draws of the model error${stability.changed >= 0.05
+        ? `; on average ${format.fixed(stability.changed, 1)} of the ${stability.shown} shown drop out` : ""}.`);
   }
   if (result.best.length) {
     lines.push(...relaxations.map((/** @type {any} */ each) => `feasible: ${each.words}`));

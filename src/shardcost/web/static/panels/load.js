@@ -365,7 +365,7 @@ export function mount(root, page) {
     const rows = Object.entries(LATENCIES).map(([figure, label]) => {
       const limit = found.limits[figure];
       return { cells: [label, ...PERCENTILES.map((part) => milliseconds(found[figure][part])),
-        limit ? `at most ${milliseconds(limit)}` : ""] };
+        limit ? `at most ${milliseconds(limit)}: kept by ${format.percent(found.kept[figure])}` : ""] };
     });
     const said = html("p", { class: "panel-line", id: "load-asked" }, `${found.title}: ${found.asked}.`);
     const latencies = table("latencies of this load", ["latency", ...PERCENTILES, ""], rows, { right: [1, 2, 3, 4] });
