@@ -14,7 +14,7 @@ const AXES = Object.fromEntries(VARIED.map(({ name, label, hint, axis }) =>
   [name, axis === "degree" && name !== "gpus" ? `${hint.split(":")[0]} (${name})` : label]));
 const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
 const PARTS = [
-  ["compute_s", "computing", "c1", {}],
+  ["compute_s", "compute", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
   ["bubble_s", "idle (bubble)", "muted", { hatched: true }],
   ["other_s", "host and overhead", "muted", {}],
