@@ -164,7 +164,7 @@ function tableOf(names, caption, of, rows) {
   return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": caption }, h("table", { class: "rows compared" },
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, of),
-      names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),
+      names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, names[1], " minus ", names[0]))),
     h("tbody", {}, rows.map(({ name, cells, lost, kind }) => h("tr", {},
       h("th", { scope: "row", class: "left" }, h("span", { class: "comparison-part" }, name)),
       cells.map((cell) => h("td", {}, pieces(cell))), h("td", { class: kind || null }, pieces(lost)))))));

@@ -413,7 +413,7 @@ function lossesTable(result) {
 
 /** @param {any} result */
 function sensitivityTable(result) {
-  return table("10 % more of it makes the best", ["of what", "faster", "time"],
+  return table("What 10 % more of a resource brings", ["resource", "faster", "time of the best"],
     result.sensitivity.map((/** @type {any} */ each) => [
       each.note ? [each.what, h("small", {}, each.note)] : each.what,
       `${format.fixed(each.faster_pct, 1)} %`, format.time(each.time_s)]), "plan-sensitivity");

@@ -5,7 +5,7 @@
 
 import { around, bars, fromZero, html, plot } from "../charts.js";
 import { showTexts } from "../export.js";
-import { told } from "../format.js";
+import { told, unflagged } from "../format.js";
 import { LOAD, OPTIONS } from "../state.js";
 import { choice, empty, field, framed, table } from "./parts.js";
 
@@ -91,10 +91,10 @@ export function mount(root, page) {
       : field(elementId, label, "", changed, {
         type: "text",
         maxlength: 80,
-        placeholder: example || format.unflagged(otherwise || String(usual ?? "")),
+        placeholder: example || briefly(otherwise || String(usual ?? "none")),
       });
     const input = made.select ?? made.input;
-    if (made.select && otherwise && !first) input.options[0].textContent = format.unflagged(otherwise);
+    if (made.select && otherwise && !first) input.options[0].textContent = briefly(otherwise);
     made.node.title = option.hint;
     return { option, node: made.node, input };
   }
@@ -165,7 +165,7 @@ export function mount(root, page) {
     const names = (page.catalog?.clusters ?? []).map((each) => each.name);
     if (value && !names.includes(value)) names.unshift(value);
     if (select.options.length === names.length + 1) return;
-    select.replaceChildren(...["", ...names].map((each) => html("option", { value: each }, each || otherwise)));
+    select.replaceChildren(...["", ...names].map((each) => html("option", { value: each }, each || briefly(otherwise))));
   }
 
   // ------------------------------------------------------------------------------ asking
@@ -479,6 +479,12 @@ export function mount(root, page) {
       return [head, ...(sweep?.points ?? []).map((each) => row("sweep", each)), row("shown", found)];
     },
   };
+}
+
+/** Return what holds where a field is empty, in the room of a field. */
+function briefly(otherwise) {
+  return { "the engine's own": "engine's own", "as the other pool's": "other pool's" }[otherwise]
+    ?? (otherwise.startsWith("what --gpus leaves") ? "by the GPUs" : unflagged(otherwise));
 }
 
 /** Return a text as it is sent. */
