@@ -340,7 +340,7 @@ def test_a_link_carries_a_pasted_config_and_a_profile(
     (tmp_path / "config.json").write_text(json.dumps(config))
     ask = {**FIRST, "model": tmp_path / "config.json", "tp": 4, "gpus": 4}
     assert f"TPOT      {mine.headline()['time']}, " in run_text(capsys, "estimate", *words_of(ask))
-    assert mine.at("#model option:checked").inner_text() == "mine"
+    assert mine.at("#model option:checked").inner_text() == "pasted"
 
     profile = repository / "tests/data/profile.toml"
     mine.drop(profile.name, profile.read_text()).click("#file-use")

@@ -178,7 +178,7 @@ class Plan {
       this.inputs[name].closest(".field").hidden = !phases.includes(phase);
     }
     for (const { name } of SEVERAL) {
-      this.inputs[name].placeholder = `${shownOf(estimate, name) ?? "default"}, or several`;
+      this.inputs[name].placeholder = String(shownOf(estimate, name) ?? "default");
     }
     for (const { name, phases } of AXES) {
       this.inputs[`fix-${name}`].closest(".field").hidden = !phases.includes(phase);
