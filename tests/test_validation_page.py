@@ -455,10 +455,7 @@ def test_intervals_are_drawn() -> None:
     drawn = {each.name: each for each in pictured({"gemm": shown(found[0])}, [])}
     inside = 100 * np.mean(found[0].inside)
     assert 85 < inside <= 100
-    assert (
-        f"Rows inside: GEMMs {inside:.0f}\N{NO-BREAK SPACE}%"
-        in drawn["intervals.svg"].alt
-    )
+    assert f"Rows inside: GEMMs {inside:.0f}\N{NO-BREAK SPACE}%" in drawn["intervals.svg"].alt
     content = drawn["intervals.svg"].draw()
     assert f"{inside:.0f} % inside".encode() in content
     assert b"90 % interval" in content
