@@ -438,6 +438,9 @@ def test_loads_that_are_all_held_are_at_least_that() -> None:
     assert sentence(found) == (
         "Holds at least 2 requests/s at TTFT p90 10 s; no load tried breaks them."
     )
+    first, second = found.points
+    uneven = replace(found, points=(first, replace(first, value=1.5, broken=("ttft",)), second))
+    assert sentence(uneven).endswith(" Higher loads are held again, up to 2.")
     with pytest.raises(BadValueError, match="values must be loads"):
         sweep(deployment_of(), requests_of(rate=1), values=[])
 

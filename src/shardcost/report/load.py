@@ -306,7 +306,11 @@ def sentence(sweep: Sweep) -> str:
     held = f"Holds {least}{knee.value:g} {unit}{users}{limits}"
     if broken is None:
         return f"{held}; no load tried breaks them." if limits else f"{held}; no queue grows."
-    return f"{held}; first limit, at {broken.value:g}: {_why(broken, sweep.limits)}."
+    said = f"{held}; first limit, at {broken.value:g}: {_why(broken, sweep.limits)}."
+    again = [point.value for point in sweep.points if point.held and point.value > broken.value]
+    if again:
+        said += f" Higher loads are held again, up to {max(again):g}."
+    return said
 
 
 def limits_text(limits: Limits) -> str:
