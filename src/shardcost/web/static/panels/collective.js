@@ -392,7 +392,7 @@ export function mount(root, page) {
   function sentence(data) {
     const what = `${words(data.collective)} among ${placeOf(data.gpus, data.nodes)}`;
     const net = data.network ? `, ${data.network}` : "";
-    return asSentence(`${what} of ${data.system}${net}, ${data.library}, ${data.mode}`);
+    return asSentence(`${what} of ${data.system}${net}, ${data.library}, ${data.mode === "graph" ? "CUDA graph" : "eager launch"}`);
   }
 
   return {
