@@ -169,7 +169,7 @@ export function mount(root, page) {
     const sizes = data.size_bytes;
     const own = messagesHere();
     line.textContent = sentence(data);
-    note.textContent = [pointsInWords(data.points ?? []), ...(data.notes ?? []).map(asSentence)].join(" ");
+    note.textContent = [pointsInWords(data.points ?? [], Boolean(asked.profile)), ...(data.notes ?? []).map(asSentence)].join(" ");
     const styles = pathStyles(data.paths);
     times.set({
       x: {
@@ -464,8 +464,9 @@ function asSentence(text) {
   return `${sentence(text)}${text.endsWith(".") ? "" : "."}`;
 }
 
-function pointsInWords(points) {
-  if (!points.length) return "No measurements of this system, collective and GPU count may be redistributed with shardcost.";
+function pointsInWords(points, ofFile) {
+  if (!points.length) return `No measured points to show: ${ofFile ? "a file has constants, not the points that they were fitted to"
+    : "none of this system, collective and GPU count may be redistributed"}.`;
   const sets = new Map();
   for (const each of points) sets.set(each.dataset, (sets.get(each.dataset) ?? 0) + 1);
   const said = [...sets].map(([name, count]) => `${count} of ${name}`).join(", ");
