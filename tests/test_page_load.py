@@ -142,7 +142,9 @@ def test_disaggregated_workers_are_compared_with_other_splits(visit: Visit) -> N
     fill(visit, "decode_workers", "2")
     assert "prefill on 1 x h100_sxm" in visit.text("#load-asked")
     assert visit.at("#load-workers").is_hidden()
-    assert visit.text("#load-ratio-words").startswith("Of 3 GPUs, ")
+    words = visit.text("#load-ratio-words")
+    assert words.startswith("Of 3 GPUs, ")
+    assert words.endswith(" requests each: compare splits with one another.")
     chart = visit.at("svg.load-ratio")
     for name in ("both", "1P+2D", "2P+1D"):
         expect(chart).to_contain_text(name)

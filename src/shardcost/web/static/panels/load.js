@@ -415,7 +415,7 @@ export function mount(root, page) {
 
   function drawRatio() {
     const { ratio } = shown;
-    splits.textContent = ratio.words;
+    splits.textContent = `${ratio.words} ${format.whole(ratio.requests_each)} requests each: compare splits with one another.`;
     divided.set({
       y: { form: (value) => format.significant(value, 3), label: "highest load held: requests/s per GPU" },
       x: { label: `prefill (P) and decode (D) workers on ${format.whole(ratio.gpus)} GPUs` },
