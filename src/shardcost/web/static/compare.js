@@ -100,11 +100,11 @@ function limitRows(sides) {
   });
 }
 
-/** Return in how many cases a limit is kept: 9 of 10 cases. @param {any} each */
-export const cases = (/** @type {any} */ { holds_share: share }) => `${Math.round(10 * share)} of 10 cases`;
+/** Return in how many cases a limit is kept: 9 of 10. @param {any} each */
+export const cases = (/** @type {any} */ { holds_share: share }) => `${Math.round(10 * share)} of 10`;
 
 /** Return a limit with how surely it is kept. @param {any} each */
-export const heldLimit = (each) => `${each.words}: holds in ${cases(each)}`;
+export const heldLimit = (each) => `${each.words}: holds in ${cases(each)} cases`;
 
 // ---------------------------------------------------------------------------------- the bars
 

@@ -3,6 +3,7 @@
 import { around, html, number, plot } from "../charts.js";
 import { sentence } from "../format.js";
 import { choice, empty, field, framed, machine, words } from "./parts.js";
+import { algorithmName } from "./ring_words.js";
 
 export const id = "collective";
 export const title = "Collective";
@@ -225,7 +226,7 @@ export function mount(root, page) {
         `${format.time(data.time_s.at(-1))} at ${format.bytes(sizes.at(-1))}, ${data.paths.length} paths.`,
       hint: "Arrow keys move through the sizes; the values stand below.",
     });
-    const reserve = styles.map((each) => each.name);
+    const reserve = styles.map((each) => each.short);
     const most = Math.max(...data.busbw_bytes_per_s, data.link?.bytes_per_s ?? 0);
     rates.set({
       reserve,
@@ -445,7 +446,7 @@ function placeOf(ranks, nodes) {
 }
 
 function pathName({ algorithm, protocol }) {
-  return [words(algorithm ?? ""), protocol && protocol !== "none" ? protocol : ""].filter(Boolean).join(" ");
+  return [algorithmName(algorithm ?? ""), protocol && protocol !== "none" ? protocol : ""].filter(Boolean).join(" ");
 }
 
 /** Return colours by algorithm and dashes by protocol. */
@@ -453,6 +454,7 @@ function pathStyles(paths) {
   const algorithms = [...new Set(paths.map((path) => path.algorithm))];
   return paths.map((path) => ({
     name: pathName(path),
+    short: pathName(path).replace(/ direct$/, ""),
     colour: COLOURS[algorithms.indexOf(path.algorithm) % COLOURS.length],
     dash: DASHES[String(path.protocol ?? "").toLowerCase()] ?? null,
     width: 1.4,
