@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from lab import (
     refit_attention,
-    refit_conversion,
     refit_dispatch,
     refit_elementwise,
     refit_engines,
@@ -513,16 +512,27 @@ def _overlap(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
-def _layer_kernels(table: Table, say: Say) -> Iterator[Tried]:
-    """Yield memory-bound kernels of a layer without those of as many tokens."""
-    say("elementwise_layer: numbers of tokens left out")
-    values = np.full(table.rows, np.nan)
-    for kernels in refit_elementwise.measured_kernels(table):
-        values[kernels.places] = refit_elementwise.unseen_us(kernels)
-    residuals = _logarithms(_measured(table), values)
-    parts, facts = tuple(_column(table, "tokens")), tuple(facts_of_rows(table))
-    yield Tried("tokens", np.arange(table.rows), parts, residuals, facts)
-    yield from _unmeasured(table, _by_column(table, "gpu"), say)
+def _memory_bound(
+    title: str, column: str, named: Callable[[str], str] = str
+) -> Callable[[Table, Say], Iterator[Tried]]:
+    """Return what tries memory-bound kernels by constants that were fitted without a part of them.
+
+    Args:
+        title: Of the parts.
+        column: That tells the parts.
+        named: Returns the system that a table means by a device's name.
+    """
+
+    def tried(table: Table, say: Say) -> Iterator[Tried]:
+        say(f"{table.kind}: {title} left out")
+        known = _as_catalogued(table, title, _column(table, column))
+        for kernels in refit_elementwise.measured_kernels(table):
+            unseen = refit_elementwise.unseen_us(kernels)
+            known.residuals[kernels.places] = _logarithms(kernels.time_us, unseen)
+        yield known
+        yield from _unmeasured(table, _by_column(table, "gpu", named), say)
+
+    return tried
 
 
 def _sustained(table: Table, say: Say) -> Iterator[Tried]:
@@ -538,18 +548,6 @@ def _sustained(table: Table, say: Say) -> Iterator[Tried]:
     yield from _unmeasured(table, _by_column(table, "gpu"), say)
 
 
-def _conversions(table: Table, say: Say) -> Iterator[Tried]:
-    """Yield row-wise kernels without those of as many tokens, GEMMs as the catalog has them."""
-    say("fp8_conversion: numbers of tokens left out")
-    values = kind_of(table).predictions(table, CATALOG).values
-    for kernels in refit_conversion.measured_kernels(table):
-        values[kernels.places] = refit_conversion.unseen_us(kernels)
-    residuals = _logarithms(_measured(table), values)
-    facts = tuple(facts_of_rows(table))
-    yield Tried("tokens", np.arange(table.rows), tuple(_column(table, "m")), residuals, facts)
-    yield from _unmeasured(table, _by_column(table, "gpu"), say)
-
-
 def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
     """Return what tries tables to whose rows nothing, or next to nothing, was fitted."""
 
@@ -560,18 +558,6 @@ def _unfitted(column: str) -> Callable[[Table, Say], Iterator[Tried]]:
         yield from _unmeasured(table, _by_column(table, "gpu", _system), say)
 
     return tried
-
-
-def _operators(table: Table, say: Say) -> Iterator[Tried]:
-    """Yield operators, row-wise kernels by constants that were fitted without their model."""
-    say("layer_ops: models left out")
-    known = _as_catalogued(table, "a model", _column(table, "model"))
-    measured, residuals = _measured(table), known.residuals
-    for kernels in refit_elementwise.measured_kernels(table):
-        unseen = refit_elementwise.unseen_us(kernels)
-        residuals[kernels.places] = _logarithms(measured[kernels.places], unseen)
-    yield known._replace(residuals=residuals)
-    yield from _unmeasured(table, _by_column(table, "gpu", _system), say)
 
 
 def _system(gpu: str) -> str:
@@ -852,17 +838,17 @@ _TRIED: Final[Mapping[str, Callable[[Table, Say], Iterator[Tried]]]] = {
     "gemm": _gemms,
     "attention": _attention,
     "elementwise": _unfitted("bytes"),
-    "elementwise_layer": _layer_kernels,
+    "elementwise_layer": _memory_bound("tokens", "tokens"),
     "experts": _experts,
     "grouped_gemm": _experts,
     "linear_attention": _linear_attention,
     "mla": _mla,
     "layers": _unfitted("model"),
     "decode": _decode,
-    "fp8_conversion": _conversions,
+    "fp8_conversion": _memory_bound("tokens", "m"),
     "sustained": _sustained,
     "overlap": _overlap,
-    "layer_ops": _operators,
+    "layer_ops": _memory_bound("a model", "model", _system),
     "memory": _memory,
     "memory_runs": _memory_runs,
     "training": _runs,

@@ -16,23 +16,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from lab.catalog_files import CATALOG, fit_of, update, update_software
 from lab.command import ended, parser_of
 from lab.descent import descend, errors_pct, in_seconds, loss
-from lab.other_constants import ConstantPath, with_kernel_constants
+from shardcost import catalog
 from shardcost.errors import ShardcostError
 from shardcost.formats.tables import Row, Table, read_table
 from shardcost.machine import CATALOG as CONSTANTS
 from shardcost.machine import Fitted
+from shardcost.machine.kernels import KernelTable
 from shardcost.validate.inference import MEASURED, InferenceCase, case_of, figures
 from shardcost.validate.predictions import Floats
 
+ConstantPath = tuple[str, ...]
+"""Where a kernel constant stands: table of the catalog, section, further tables, name."""
 FITTED: Final[Mapping[str, tuple[str, str]]] = {
     "deepspeed_mii": ("step_overhead_ms", "host_per_sequence_us"),
     "fastertransformer": ("host_per_kernel_us", "collective_wait_us"),
@@ -142,6 +146,22 @@ def fitted(
         )
         start = min(grid, key=lossy)
     return descend(lossy, start)
+
+
+def with_kernel_constants(device: str, constants: Mapping[ConstantPath, float]) -> Fitted:
+    """Return the catalog's constants with other values of some constants of a device's kernels."""
+    kernels = CONSTANTS.kernels
+    for name in sorted({path[0] for path in constants}):
+        table = cast("KernelTable", name)
+        content = deepcopy(catalog.raw(table, device))
+        for path, value in constants.items():
+            if path[0] == name:
+                section = content
+                for key in path[1:-1]:
+                    section = section[key]
+                section[path[-1]] = value
+        kernels = kernels.changing(table, device, content)
+    return CONSTANTS._replace(kernels=kernels)
 
 
 def _with_launches(constants: Mapping[ConstantPath, float]) -> dict[ConstantPath, float]:

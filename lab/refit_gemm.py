@@ -1,12 +1,12 @@
-"""Writes the constants of matrix products anew, from measured tables.
+"""Writes the constants of GEMMs anew, from measured tables.
 
     python -m lab.refit_gemm gemm.csv overlap.csv sustained.csv [--output FOLDER] [--left-out]
 
-Every device and number format of a table of products becomes a section of the device's file on the
-shelf ``products``; a table of overlapped products gives its device the section ``sharing``, one of
-products under a power limit the section ``sustained``.
+Every device and number format of a table of GEMMs becomes a section of the device's file in the
+catalog's table ``gemm``; a table of overlapped GEMMs gives its device the section ``sharing``, one
+of GEMMs under a power limit the section ``sustained``.
 Sections that no table covers stay as they are. What is minimised is the relative error (the
-logarithm of predicted over measured), robustly; ``catalog/tuner/products.toml`` says where the
+logarithm of predicted over measured), robustly; ``catalog/tuner/gemm.toml`` says where the
 search starts, and a weak pull towards it settles what the rows do not determine.
 
 ``--left-out`` shows as well how the error grows on a fifth of the weight shapes (n, k), and on

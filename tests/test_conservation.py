@@ -35,7 +35,7 @@ def degrees(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def training(rng: random.Random, dtype: str) -> tuple[Layout, Train]:
+def training(rng: random.Random, dtype: str | None) -> tuple[Layout, Train]:
     given = degrees(rng)
     stages = rng.choice([1, 1, 2, 3]) if given["pp"] > 1 else 1
     layout = Layout(
@@ -53,14 +53,14 @@ def training(rng: random.Random, dtype: str) -> tuple[Layout, Train]:
     work = Train(
         global_batch=rng.choice([64, 256, 1024]),
         sequence_length=rng.choice([2048, 8192, 32768]),
-        dtype=dtype,
+        dtype=dtype or "bf16",
         document_tokens=rng.choice([None, None, None, 512, 2048]),
         adapters=rng.random() < 0.1,
     )
     return layout, work
 
 
-def serving(rng: random.Random, dtype: str) -> tuple[Layout, Prefill | Decode]:
+def serving(rng: random.Random, dtype: str | None) -> tuple[Layout, Prefill | Decode]:
     given = degrees(rng) | {"dp": rng.choice([1, 1, 2, 4])}
     if rng.random() < 0.5:
         work: Prefill | Decode = Prefill(
@@ -84,14 +84,14 @@ def random_estimates(count: int, seed: int) -> Iterator[Estimate]:
     made = 0
     while made < count:
         model, cluster = rng.choice(models), rng.choice(clusters)
-        network, dtype = rng.choice(networks), rng.choice(["bf16", "bf16", "fp8"])
+        network, dtype = rng.choice(networks), rng.choice([None, "bf16", "fp8", "int8", "nvfp4"])
         software = None
         try:
             if rng.random() < 0.5:
                 layout, work = training(rng, dtype)
             else:
                 layout, work = serving(rng, dtype)  # type: ignore[assignment]
-                software = rng.choice([None, "vllm", "sglang"])
+                software = rng.choice([None, *catalog.names("software")])
             place = Cluster.named(cluster, network=network)
             yield estimate(model, place, layout, work, software=software)
         except ShardcostError:

@@ -375,6 +375,22 @@ def test_uneven_groups_are_told_on_arrays_too() -> None:
     assert any("unevenly" in note for note in alone.warnings)
 
 
+@pytest.mark.parametrize(
+    ("layout", "of"),
+    [
+        (Layout(tp=8), lambda size: Decode(batch=size, context_tokens=1024)),
+        (Layout(), lambda size: Prefill(batch=1, prompt_tokens=size)),
+        (Layout(zero=1), lambda size: Train(global_batch=size, sequence_length=512)),
+    ],
+)
+def test_many_sizes_of_one_layout_take_what_each_takes(layout: Layout, of: Any) -> None:
+    sizes = np.arange(1, 401)
+    many = estimate("llama3-8b", "h100_sxm", layout, of(sizes)).time_s
+    for place in (0, 150, 399):
+        alone = estimate("llama3-8b", "h100_sxm", layout, of(int(sizes[place]))).time_s
+        assert many[place] == pytest.approx(alone, rel=1e-9)
+
+
 def test_sizes_that_are_mixed_up_are_priced_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = np.arange(1, 1001)
     op = Gemm("any", sizes, 128, np.repeat([64, 128], 500), "bf16")

@@ -21,8 +21,6 @@ from shardcost.formats.tables import read_table
 from shardcost.kernels.experts import (
     experts_time_s,
     grouped_gemm_time_s,
-    kernel_of,
-    kernel_time_s,
 )
 from shardcost.machine.experts import (
     default_kernel,
@@ -343,35 +341,3 @@ def test_expected_loads_are_near_those_of_measured_rows(evidence: Path) -> None:
         apart["active_experts"].append(abs(np.log(load.active / float(row["active_experts"]))))
     for name, values in apart.items():
         assert np.median(values) < 0.1, name
-
-
-@pytest.mark.parametrize("library", ["trtllm", "vllm", "sglang"])
-def test_gemms_of_fp8_experts_are_never_slower_than_in_bf16(library: str) -> None:
-    """Without the small kernels, the conversion among them, which may take longer in fp8.
-
-    Experts are at least a tile wide: of 64 columns, an eighth of the narrowest measured, they are
-    slower by TensorRT-LLM's constants. Devices other than GPUs carry constants over from these.
-    """
-    tokens = np.array([1, 2, 8, 64, 256])
-    tile = tuner_table("experts")["common"]["tile_columns"]
-
-    def gemms_s(name: str, dtype: str, hidden: int, inter: int, experts: int, top_k: int) -> Any:
-        device = Cluster.named(name).device
-        section = experts_section(on(name), default_kernel(library, device, dtype), dtype, library)
-        kernel = kernel_of(device, dtype, section.constants)
-        alone = kernel._replace(floor_s=0.0, expert_s=0.0, token_s=0.0, row_byte_s=0.0)
-        load = expert_load(tokens, experts, top_k, 1)
-        rows = (load.pairs, load.active, load.busiest)
-        return kernel_time_s(
-            alone, tokens, hidden, inter, experts, top_k, *rows, True, 1, warm=False
-        )
-
-    few, many = (4096, 14336, 8, 2), (7168, 2 * tile, 256, 8)
-    shapes = (few, many, (2048, tile, 512, 10), (2048, tile, 64, 6))
-    for name in catalog.names("clusters"):
-        device = Cluster.named(name).device
-        if "fp8" not in device.peak_flop_per_s or device.vendor not in {"nvidia", "amd"}:
-            continue
-        for shape in shapes:
-            narrow, wide = gemms_s(name, "fp8", *shape), gemms_s(name, "bf16", *shape)
-            assert np.all(narrow <= (1 + ROUNDING) * wide), (name, shape)

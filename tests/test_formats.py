@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -97,25 +98,48 @@ def test_weights_take_the_bytes_of_their_formats(name: str) -> None:
     assert narrow == pytest.approx(most, rel=2e-2)
 
 
-def test_a_narrower_format_never_costs_more_than_its_conversion() -> None:
-    """GEMMs alone; fused expert kernels were measured with the conversion of their input inside."""
+_COMPARED = (
+    *("llama3-8b", "llama3-70b", "llama3-405b", "qwen3-32b", "mixtral-8x7b", "mixtral-8x22b"),
+    *("deepseek-v3", "kimi-k2", "gpt-oss-120b", "gpt-oss-20b", "qwen3-235b-a22b", "qwen3-30b-a3b"),
+    *("glm-4.5", "glm-5", "llama4-scout", "llama4-maverick", "nemotron-3-nano-30b-a3b", "grok-1"),
+    *("qwen3-next-80b-a3b", "qwen3.5-397b-a17b"),
+)
 
-    def gemm_s(machine: str, model: str, work: Any, tp: int) -> float:
-        result = estimate(model, machine, Layout(tp=tp), work)
-        return sum(float(e.total_s) for e in result.entries if isinstance(e.op, Gemm))
 
-    models = sorted(catalog.names("models"))[::4]
-    works = [Decode(batch=1, context_tokens=64), Prefill(batch=1, prompt_tokens=2048)]
+@pytest.mark.parametrize("software", [None, "vllm"])
+def test_gemms_in_a_narrower_format_are_never_slower(software: str | None) -> None:
+    """On every device of the catalog; what conversion costs is elementwise, and shown as such."""
+    works = [Decode(batch=1, context_tokens=64), Decode(batch=32, context_tokens=64)]
     compared = 0
-    for machine in ("h100_sxm", "h20_sxm", "l40s", "b200_sxm", "gb300_nvl72", "mi355x", "rtx5090"):
-        peaks = Cluster.named(machine).device.peak_flop_per_s
-        formats = ["bf16", "fp8", *(["nvfp4"] if "fp4" in peaks else [])]
-        for name in models:
-            for work in works:
-                times = [gemm_s(machine, name, replace(work, dtype=each), 1) for each in formats]
-                assert times == sorted(times, reverse=True), (machine, name, work)
+    for machine in catalog.names("clusters"):
+        cluster = Cluster.named(machine)
+        peaks, layout = cluster.device.peak_flop_per_s, Layout(tp=min(8, cluster.gpus_per_node))
+        narrow = [("fp8", "fp8"), ("fp4", "nvfp4")]
+        formats = ["bf16", *(form for own, form in narrow if own in peaks)]
+        for name, work in product(_COMPARED, works):
+            times = [
+                estimate(
+                    name, cluster, layout, replace(work, dtype=each), software=software
+                ).compute_s["gemm"]
+                for each in formats
+            ]
+            for wide_s, narrow_s in pairwise(times):
+                assert narrow_s <= (1 + 1e-9) * wide_s, (machine, name, work)
                 compared += 1
-    assert compared > 200
+    assert compared > 1500
+
+
+def test_small_expert_kernels_are_elementwise() -> None:
+    """Top-k, sorting, conversion and the weighted sum are not taken for GEMMs."""
+    step = estimate("deepseek-v3", "h200_sxm", Layout(tp=8), Decode(batch=1, context_tokens=64))
+    experts = {e.op.part: e for e in step.entries if isinstance(e.op, ExpertKernels)}
+    assert experts["gemms"].kind == "gemm"
+    assert experts["small"].kind == "elementwise"
+    assert experts["small"].flops == 0
+    assert experts["small"].seconds > experts["gemms"].seconds  # of one token
+    many = estimate("mixtral-8x7b", "h200_sxm", Layout(tp=2), Prefill(batch=4, prompt_tokens=4096))
+    experts = {e.op.part: e for e in many.entries if isinstance(e.op, ExpertKernels)}
+    assert experts["small"].seconds < experts["gemms"].seconds
 
 
 def test_an_unknown_format_is_one_line() -> None:

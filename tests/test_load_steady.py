@@ -40,6 +40,17 @@ def test_it_agrees_with_the_simulation_on_random_loads() -> None:
     assert np.median([abs(row.ttft) for row in rows]) < 0.15
 
 
+def test_models_whose_layers_have_a_state_alone_are_served() -> None:
+    layout = Layout(pp=2, cp=3)
+    model = Model.named("codestral-mamba-7b")
+    engine = Engine(model, Cluster.named("rtx4080_super"), layout, Software.named("trtllm"))
+    form = steady(Deployment(Pool(engine)), **LENGTHS, users=1)
+    load = simulate(
+        Deployment(Pool(engine)), Requests(arrival="closed", users=1, count=3, **LENGTHS)
+    )
+    assert form.tpot_s == pytest.approx(load.tpot_s.mean, rel=0.01)
+
+
 def test_capacity_is_what_is_served_of_more() -> None:
     """The median of a dozen cases scatters; `lab.load_agreement` prints that of 300."""
     rows = list(compared(45, seed=2000, least=400, most=1000))

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from cases import estimated, usual_passes
+from running import run_error
 
 from shardcost import Cluster, Decode, Layout, Model, Train, cli
 from shardcost.dtypes import BITS
@@ -263,14 +264,6 @@ def test_the_same_estimate_gives_the_same_file(tmp_path: Path, kind: str, suffix
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
-
-
 @pytest.mark.parametrize("picture", ["timeline", "layer", "roofline", "memory"])
 def test_the_command_draws_each_picture(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, picture: str
@@ -333,17 +326,17 @@ def test_other_kinds_of_file_are_refused_before_anything_is_computed(
 
     monkeypatch.setattr("shardcost.cli.estimate.estimate_of", computed)
     monkeypatch.setattr("shardcost.cli.estimate.scaling_of", computed)
-    said = error_of(capsys, *ASK, "--plot", str(tmp_path / name), *more)
+    said = run_error(capsys, *ASK, "--plot", str(tmp_path / name), *more)
     assert "ends in .png or .svg" in said
     assert not list(tmp_path.iterdir())
 
 
 def test_pictures_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "known: layer, memory, roofline, timeline" in error_of(
+    assert "known: layer, memory, roofline, timeline" in run_error(
         capsys, *ASK, "--plot", "a.png", "--picture", "rooftop"
     )
-    assert "--picture is for --plot" in error_of(capsys, *ASK, "--picture", "memory")
-    assert "--picture and --vary exclude each other" in error_of(
+    assert "--picture is for --plot" in run_error(capsys, *ASK, "--picture", "memory")
+    assert "--picture and --vary exclude each other" in run_error(
         capsys, *ASK, "--plot", "a.png", "--picture", "memory", "--vary", "tp=4,8"
     )
 
@@ -356,6 +349,6 @@ def test_without_matplotlib_the_error_says_what_to_install(
     more: tuple[str, ...],
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = error_of(capsys, *ASK, "--plot", str(tmp_path / "a.png"), *more)
+    said = run_error(capsys, *ASK, "--plot", str(tmp_path / "a.png"), *more)
     assert "needs matplotlib: pip install 'shardcost[plot]'" in said
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running import run_error
 
 from shardcost import cli
 from shardcost.collectives.library_time import collective_time
@@ -18,14 +19,6 @@ from shardcost.report.collective_plot import sketch
 from shardcost.report.pictures import spread, write_picture
 
 ASK = ("collective", "all_reduce", "--gpus", "8", "--on", "h100_sxm")
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
 
 
 def test_a_png_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -85,7 +78,7 @@ def test_a_capital_suffix_will_do(tmp_path: Path) -> None:
 def test_other_kinds_of_file_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
-    assert "ends in .png or .svg" in error_of(
+    assert "ends in .png or .svg" in run_error(
         capsys, *ASK, "--sweep", "8:64", "--plot", str(tmp_path / name)
     )
     assert not list(tmp_path.iterdir())
@@ -95,15 +88,15 @@ def test_a_place_that_cannot_be_written_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     nowhere = str(tmp_path / "missing" / "curve.png")
-    assert "cannot be written: No such file" in error_of(
+    assert "cannot be written: No such file" in run_error(
         capsys, *ASK, "--sweep", "8:64", "--plot", nowhere
     )
     (tmp_path / "folder.png").mkdir()
     for name in ("folder.png", "a" * 300 + ".png", "nul\0.png"):
-        said = error_of(capsys, *ASK, "--sweep", "8:64", "--plot", str(tmp_path / name))
+        said = run_error(capsys, *ASK, "--sweep", "8:64", "--plot", str(tmp_path / name))
         assert "cannot be written" in said or "is not a file name" in said
     inside_a_file = str(Path(__file__) / "curve.png")
-    assert "Not a directory" in error_of(capsys, *ASK, "--sweep", "8:64", "--plot", inside_a_file)
+    assert "Not a directory" in run_error(capsys, *ASK, "--sweep", "8:64", "--plot", inside_a_file)
     assert [each.name for each in tmp_path.iterdir()] == ["folder.png"]
 
 
@@ -116,7 +109,7 @@ def test_a_failure_leaves_the_old_file_whole(
     file = tmp_path / "curve.svg"
     file.write_text("old")
     monkeypatch.setattr(Path, "replace", full)
-    assert "No space left" in error_of(capsys, *ASK, "--sweep", "8:64", "--plot", str(file))
+    assert "No space left" in run_error(capsys, *ASK, "--sweep", "8:64", "--plot", str(file))
     assert file.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["curve.svg"]
 
@@ -125,7 +118,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = error_of(capsys, *ASK, "--sweep", "8:64", "--plot", str(tmp_path / "curve.png"))
+    said = run_error(capsys, *ASK, "--sweep", "8:64", "--plot", str(tmp_path / "curve.png"))
     assert "needs matplotlib: pip install 'shardcost[plot]'" in said
 
 

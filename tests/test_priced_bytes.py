@@ -103,23 +103,21 @@ LINKS: Final = {
 ACROSS: Final = {"LL": "ll_node_ports", "LL128": "node_ports", "Simple": "node_ports"}
 
 
+ON_RINGS: Final = [
+    *((each, "ring", protocol) for each in RINGS for protocol in LINKS),
+    *(
+        (each, "chain", protocol)
+        for each in ("broadcast", "reduce")
+        for protocol in ("LL", "Simple")
+    ),
+]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
-@pytest.mark.parametrize("collective", RINGS)
-@pytest.mark.parametrize("protocol", LINKS)
-def test_ring(collective: str, protocol: str, ranks: int) -> None:
-    sent = counted(ranks, (collective, "ring"))
-    path = ("ring", protocol)
-    assert priced(collective, path, ranks, LINKS[protocol]) == pytest.approx(sent.device)
-    if ranks > PER_NODE:
-        assert priced(collective, path, ranks, ACROSS[protocol]) == pytest.approx(sent.node_ports)
-
-
-@pytest.mark.parametrize("ranks", [2, 8, 16])
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-@pytest.mark.parametrize("protocol", ["LL", "Simple"])
-def test_chain(collective: str, protocol: str, ranks: int) -> None:
-    sent = counted(ranks, (collective, "chain"))
-    path = ("chain", protocol)
+@pytest.mark.parametrize(("collective", "algorithm", "protocol"), ON_RINGS)
+def test_rings_and_chains(collective: str, algorithm: str, protocol: str, ranks: int) -> None:
+    sent = counted(ranks, (collective, algorithm))
+    path = (algorithm, protocol)
     assert priced(collective, path, ranks, LINKS[protocol]) == pytest.approx(sent.device)
     if ranks > PER_NODE:
         assert priced(collective, path, ranks, ACROSS[protocol]) == pytest.approx(sent.node_ports)

@@ -172,6 +172,16 @@ def test_attention_through_memory_multiplies_the_whole_square(case: dict[str, An
         )
 
 
+@pytest.mark.parametrize(("name", "fused"), [("deepseek-v3", 0), ("deepseek-v3.2", 1)])
+def test_latent_attention_of_a_prompt_goes_through_memory_too(name: str, fused: int) -> None:
+    """But over tokens that an indexer picks: that kernel is fused in every software."""
+    model, software = Model.named(name), Software.named("fastertransformer")
+    work = Prefill(batch=2, prompt_tokens=512)
+    passes = program_of(model, Layout(tp=8), work, software).layers[0].passes
+    assert {"scores", "softmax", "values"} <= {op.name for op in passes.forward}
+    assert sum(isinstance(op, LatentCore) for op in passes.forward) == fused
+
+
 @given(cases(), st.sampled_from(["selective", "full"]))
 def test_recomputation_repeats_attention_or_everything(case: dict[str, Any], what: str) -> None:
     passes = program(case, recompute=what).layers[0].passes
@@ -227,7 +237,10 @@ def test_a_rank_multiplies_by_the_experts_that_it_holds(ep: int) -> None:
     work = Prefill(batch=2, prompt_tokens=4096)  # so many tokens that every expert has some
     fused = program_of(model, layout, work, Software.named("vllm")).layers[0]
     kernels = [op for op in fused.passes.forward if isinstance(op, ExpertKernels)]
-    multiplied = sum(3 * op.hidden * op.width * op.active for op in kernels)
+    assert [op.part for op in kernels] == ["gemms", "small"]
+    gemms, small = kernels
+    assert small.flops == 0
+    multiplied = 3 * gemms.hidden * gemms.width * gemms.active
     assert multiplied == pytest.approx(fused.weights.experts, rel=1e-9)
     apart = program_of(model, layout, work, Software.named("megatron_core")).layers[0]
     matrices = [op for op in apart.passes.forward if op.name in {"expert up", "expert down"}]

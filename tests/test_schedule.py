@@ -80,28 +80,22 @@ def even(stages: int, micro_batches: int, virtual_stages: int = 1, **rest: Any) 
 # The closed form against the timeline.
 
 
+@pytest.mark.parametrize(
+    ("blocking", "works", "most", "near", "share"),
+    [(False, 200, 0.005, EXACT, 0.97), (True, 100, 0.02, 0.005, 0.85)],
+    ids=["sends behind", "blocking sends"],
+)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_closed_form_is_within_half_a_percent_of_the_timeline(schedule: str) -> None:
-    rng = random.Random(20240)
-    works = [random_work(rng, schedule) for _ in range(200)]
+def test_closed_form_is_near_the_timeline(
+    schedule: str, blocking: bool, works: int, most: float, near: float, share: float
+) -> None:
+    rng = random.Random(7 if blocking else 20240)
     errors = [
         abs(step_time(work, schedule).step_s / timeline_of(work, schedule).step_s - 1)
-        for work in works
+        for work in (random_work(rng, schedule, blocking=blocking) for _ in range(works))
     ]
-    assert max(errors) < 0.005
-    assert np.mean(np.array(errors) < EXACT) > 0.97
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_blocking_sends_agree_too(schedule: str) -> None:
-    rng = random.Random(7)
-    works = [random_work(rng, schedule, blocking=True) for _ in range(100)]
-    errors = [
-        abs(step_time(work, schedule).step_s / timeline_of(work, schedule).step_s - 1)
-        for work in works
-    ]
-    assert max(errors) < 0.02
-    assert np.mean(np.array(errors) < 0.005) > 0.85
+    assert max(errors) < most
+    assert np.mean(np.array(errors) < near) > share
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab import refit_conversion
+from lab import refit_elementwise
 from shardcost.formats.tables import Table, read_table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.machine import machine_of
@@ -208,8 +208,8 @@ def test_a_refit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
             )
             lines.append(f"h200_sxm,{m},1024,{k},,{','.join(times)}")
     path.write_text("\n".join(lines) + "\n")
-    for kernels in refit_conversion.measured_kernels(read_table(path)):
-        found = kernels.predicted_us(refit_conversion.fitted(kernels))
+    for kernels in refit_elementwise.measured_kernels(read_table(path)):
+        found = kernels.predicted_us(refit_elementwise.fitted(kernels))
         assert found == pytest.approx(kernels.time_us, rel=0.03)
 
 

@@ -17,7 +17,6 @@ from test_validate import LIKE, written
 
 from lab import refit_collectives, refit_engines
 from lab.folds import folds
-from lab.other_constants import inherited_constants
 from lab.page import main
 from lab.page_axes import DEGREES, MOST_BINS, SIZES, bins
 from lab.page_plots import kind_in, pictured, shown
@@ -29,7 +28,7 @@ from shardcost.catalog import Folder
 from shardcost.collectives.library_time import collective_time
 from shardcost.errors import BadValueError, FormatError, MissingExtraError, UnknownNameError
 from shardcost.formats.tables import VALIDATED, Table, read_table
-from shardcost.machine import machine_of
+from shardcost.machine import CATALOG, machine_of
 from shardcost.software import Software
 from shardcost.validate import training
 from shardcost.validate.predictions import Predictions
@@ -372,9 +371,12 @@ def test_engines_and_the_device_are_refitted_by_one_command(tmp_path: Path) -> N
 
 def test_a_left_out_device_runs_by_the_constants_that_any_other_would() -> None:
     """By architecture, vendor, capability and bandwidth: no vendor is out of reach."""
-    constants = inherited_constants("gemm", "mi300x", "bf16")
-    assert constants == machine_of("mi300x").kernels.section("gemm", "bf16").constants
-    assert inherited_constants("gemm", "h200_sxm", "sharing") is None
+    left_out = machine_of("mi300x", fitted=CATALOG.without("mi300x")).kernels
+    own = machine_of("mi300x").kernels.section("gemm", "bf16")
+    assert left_out.section("gemm", "bf16").constants == own.constants
+    assert left_out.section("gemm", "bf16").inherited_from is not None
+    left_out = machine_of("h200_sxm", fitted=CATALOG.without("h200_sxm")).kernels
+    assert left_out.section("gemm", "sharing").inherited_from is None
 
 
 # The page of what ships, and its pictures.

@@ -55,34 +55,22 @@ def choose(condition: Any, yes: Any, no: Any) -> Any:
     return yes if condition else no
 
 
-def sqrt(value: Any) -> Any:
-    """Return the square root."""
-    return _of_each(math.sqrt, "sqrt", value)
+def _elementary(name: str) -> Callable[[Any], Any]:
+    """Return a function of Python's `math` that takes arrays too."""
+    plain = getattr(math, name)
+
+    def of_each(value: Any) -> Any:
+        if type(value) not in _PLAIN and is_array(value):
+            import numpy as np
+
+            return getattr(np, name)(value)
+        return plain(value)
+
+    return of_each
 
 
-def log2(value: Any) -> Any:
-    """Return the logarithm to the base 2."""
-    return _of_each(math.log2, "log2", value)
-
-
-def exp(value: Any) -> Any:
-    """Return the exponential."""
-    return _of_each(math.exp, "exp", value)
-
-
-def expm1(value: Any) -> Any:
-    """Return the exponential less one, exact for small values too."""
-    return _of_each(math.expm1, "expm1", value)
-
-
-def ceil(value: Any) -> Any:
-    """Return the least whole number that is not less."""
-    return _of_each(math.ceil, "ceil", value)
-
-
-def floor(value: Any) -> Any:
-    """Return the greatest whole number that is not more."""
-    return _of_each(math.floor, "floor", value)
+sqrt, log2, exp, expm1 = map(_elementary, ("sqrt", "log2", "exp", "expm1"))
+ceil, floor = map(_elementary, ("ceil", "floor"))
 
 
 def first_not_less(table: Sequence[float], value: Any) -> Any:
@@ -105,14 +93,6 @@ def mantissa_exponent(value: Any) -> tuple[Any, Any]:
     import numpy as np
 
     return np.frexp(value)
-
-
-def _of_each(plain: Callable[[Any], Any], name: str, value: Any) -> Any:
-    if type(value) not in _PLAIN and is_array(value):
-        import numpy as np
-
-        return getattr(np, name)(value)
-    return plain(value)
 
 
 def as_array(value: Any) -> Any:

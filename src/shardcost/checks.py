@@ -106,14 +106,17 @@ class Noun:
     def check(self) -> None:
         """Raise if fields that are right by themselves do not go together."""
 
+    def chosen(self) -> dict[str, Any]:
+        """Return the fields that are not the default, by name."""
+        return {
+            each.name: value
+            for each in fields(self)  # type: ignore[arg-type]
+            if is_array(value := getattr(self, each.name)) or value != each.default
+        }
+
     def __repr__(self) -> str:
         """Return the fields that are not the default, each of them in short."""
-        given = ((each, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
-        said = (
-            f"{each.name}={_short(value)}"
-            for each, value in given
-            if is_array(value) or value != each.default
-        )
+        said = (f"{name}={_short(value)}" for name, value in self.chosen().items())
         return f"{type(self).__name__}({', '.join(said)})"
 
     def __eq__(self, other: object) -> bool:

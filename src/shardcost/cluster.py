@@ -128,6 +128,22 @@ class Device(Noun):
         form: WeightFormat = self.memo["multiplied", dtype]
         return form
 
+    def wider_products(self, dtype: str) -> tuple[str, ...]:
+        """Return the formats of up to 16 bits that this device multiplies, wider than a given one.
+
+        >>> Cluster.named("b200_sxm").device.wider_products("nvfp4")
+        ('fp8', 'bf16')
+        """
+        if ("wider", dtype) not in self.memo:
+            own = BITS[self.multiplied(dtype).product]
+            self.memo["wider", dtype] = tuple(
+                each
+                for each in ("fp8", "bf16")
+                if each in self.peak_flop_per_s and BITS[each] > own
+            )
+        found: tuple[str, ...] = self.memo["wider", dtype]
+        return found
+
     def _multiplied(self, dtype: str) -> WeightFormat:
         form = weight_format(format_on(dtype, self.peak_flop_per_s))
         name = canonical_format(dtype)

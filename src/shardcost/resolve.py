@@ -58,7 +58,7 @@ def model(given: GivenModel) -> Model:
 
 
 def caveats_of(model: Model) -> tuple[str, ...]:
-    """Return what is to mind about a model of a user's file; the catalog's are documented there."""
+    """Return the caveats of a model of a user's file; the catalog's are documented there."""
     known = model.name in catalog.names("models")
     return () if known and catalog.model_named(model.name) == model else model.caveats
 

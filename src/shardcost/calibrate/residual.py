@@ -23,8 +23,6 @@ from shardcost.catalog import tuner_table
 from shardcost.machine.residual import MOST_POINTS, Residual
 
 Floats = NDArray[np.float64]
-_NUGGET: Final = 1e-4
-"""Added to a covariance of 1, so that it can be inverted."""
 _ROUNDS: Final = 3
 """In which points are found to be outliers."""
 _LENGTH_ROUNDS: Final = 2
@@ -93,23 +91,15 @@ class Process(NamedTuple):
         return np.split(values, np.cumsum([len(table.at) for table in tables])[:-1])
 
 
-def fit_residual(at: Floats, log_ratios: Floats) -> Residual | None:
-    """Return the residual of one table; None where the formula alone does as well.
-
-    Args:
-        at: Coordinates of the points, a row each, in doublings: first the size, over which
-            residuals are smooth, then what groups points (ranks, nodes).
-        log_ratios: The natural logarithm of measured over predicted, of each point.
-    """
-    found = fit_residuals([Points(at, log_ratios)])
-    return found.residuals()[0] if found else None
-
-
 def fit_residuals(tables: Sequence[Points]) -> Process | None:
     """Return what the residuals of several tables of one kind are, which share amplitude and reach.
 
     None where the formula alone predicts points left out as well. What one table leaves says
     something of the others too, and what one path leaves of another.
+
+    Args:
+        tables: Coordinates in doublings: first the size, over which residuals are smooth, then what
+            groups points (ranks, nodes).
     """
     thinned = [_thinned(table) for table in tables]
     if not thinned:

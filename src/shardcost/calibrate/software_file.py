@@ -5,12 +5,10 @@ Every command reads it with ``--software FILE``, `Software.from_file` in Python.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from typing import Any, Final
 
 from shardcost import catalog
 from shardcost.catalog.user_files import checked_name
-from shardcost.checks import Noun
 from shardcost.files import quoted
 from shardcost.software import Fit, Software
 
@@ -35,7 +33,7 @@ def as_software_file(name: str, software: Software, fit: Fit) -> str:
         software: What to write; fields with their default are left out.
         fit: What its constants rest on.
     """
-    values = {key: value for key, value in _stated(software).items() if key not in _ABOUT}
+    values = {key: value for key, value in software.chosen().items() if key not in _ABOUT}
     constants = {key: value for key, value in values.items() if isinstance(value, float)}
     lines = [
         FIRST_LINE,
@@ -52,23 +50,14 @@ def as_software_file(name: str, software: Software, fit: Fit) -> str:
         *(_line(key, value) for key, value in constants.items()),
         "",
         "[scheduler]",
-        *(_line(key, value) for key, value in _stated(software.scheduler).items()),
+        *(_line(key, value) for key, value in software.scheduler.chosen().items()),
         "",
         "[fit]",
-        *(_line(key, value) for key, value in _stated(fit).items()),
+        *(_line(key, value) for key, value in fit.chosen().items()),
     ]
     if software.memory:
         lines += ["", "[memory]", *(_line(key, value) for key, value in software.memory.items())]
     return "\n".join(lines) + "\n"
-
-
-def _stated(noun: Noun) -> dict[str, Any]:
-    """Return the fields of a noun that differ from their default."""
-    return {
-        each.name: getattr(noun, each.name)
-        for each in fields(noun)  # type: ignore[arg-type]
-        if each.default is MISSING or getattr(noun, each.name) != each.default
-    }
 
 
 def _line(key: str, value: Any) -> str:

@@ -98,25 +98,13 @@ class Residuals(NamedTuple):
         return 0.5 * (1 + erf(_HIGH_IN_SIGMAS * residual / reach / sqrt(2)))
 
 
-class _Group(NamedTuple):
-    """Rows alike: how far nine of ten residuals reach, before factors."""
-
-    low: float
-    high: float
-    rows: int
-    like: str
-    most_gpus: int
-    """The largest run among them; 0 where that does not count."""
-    facts: frozenset[str]
-    """What its rows agree in."""
-
-
 class _Kind(NamedTuple):
     """All that is known of the residuals of a kind of table."""
 
     levels: tuple[tuple[str, ...], ...]
     """The facts that groups agree in, finest first."""
-    groups: Mapping[tuple[tuple[str, ...], tuple[str, ...]], _Group]
+    groups: Mapping[tuple[tuple[str, ...], tuple[str, ...]], Mapping[str, Any]]
+    """Rows alike, as the file has them, by the facts that they agree in and the values of those."""
     factors: Mapping[tuple[str, str, bool], float]
     """What reaches are multiplied by, by fact, value and whether the rows of the group agree in the
     fact; of all of them, under two blanks."""
@@ -124,31 +112,6 @@ class _Kind(NamedTuple):
     """What a doubling of GPUs adds to a reach, by fact and value."""
     least: float
     """No reach is shorter, whatever the factors."""
-
-    def group(self, facts: Facts) -> _Group:
-        """Return the finest group of some facts."""
-        keys = ((level, tuple(facts.get(name, "") for name in level)) for level in self.levels)
-        return next(self.groups[key] for key in keys if key in self.groups)
-
-    def factor(self, facts: Facts, shared: frozenset[str]) -> float:
-        """Return the product of the factors of some facts, of which a group's rows share some."""
-        product = self.factors.get(("", "", False), 1.0)
-        for name, value in facts.items():
-            product *= self.factors.get((name, value, name in shared), 1.0)
-        return product
-
-    def far_off(self, facts: Facts, shared: frozenset[str]) -> list[str]:
-        """Return the facts that widen an interval far beyond its group's, in words."""
-        factors = {
-            value: self.factors.get((name, value, False), 1.0)
-            for name, value in facts.items()
-            if name not in shared
-        }
-        return [
-            f"{factor:.1f} times as wide for {_WORDS.get(value, value)}"
-            for value, factor in factors.items()
-            if factor >= _FAR_OFF
-        ]
 
     def per_doubling(self, facts: Facts) -> float:
         """Return what a doubling adds to the reach of what has some facts."""
@@ -178,17 +141,31 @@ def residuals_like(
         facts: What is known of the prediction; what a group does not ask for is not looked at.
     """
     known = _kind(kind)
-    group = known.group(facts)
-    times, more = known.factor(facts, group.facts), 0.0
-    away = known.far_off(facts, group.facts)
-    most = group.most_gpus if most_gpus is None else most_gpus
+    keys = ((level, tuple(facts.get(name, "") for name in level)) for level in known.levels)
+    group = next(known.groups[key] for key in keys if key in known.groups)
+    times, wider, shared = known.factors.get(("", "", False), 1.0), {}, group["key"]
+    for name, value in facts.items():
+        factor = known.factors.get((name, value, name in shared), 1.0)
+        times *= factor
+        if name not in shared:
+            wider[value] = factor
+    away = [
+        f"{factor:.1f} times as wide for {_WORDS.get(value, value)}"
+        for value, factor in wider.items()
+        if factor >= _FAR_OFF
+    ]
+    more: Any = 0.0
+    most = group.get("most_gpus", 0) if most_gpus is None else most_gpus
     if gpus is not None and most:
         doublings = log2(largest(1.0, gpus / most))
         more = known.per_doubling(facts) * doublings
         away.append(_distance(doublings, most))
-    low, high = min(group.low * times, -known.least), max(group.high * times, known.least)
+    low, high = min(group["low"] * times, -known.least), max(group["high"] * times, known.least)
+    alike = in_words(shared)
+    held_out = f" (held out: {alike})" if alike else " (held out)"
+    like = f"{group['rows']:,} similar measurements{held_out}"
     distance = "; ".join(filter(None, away))
-    return Residuals(low - more, high + more, group.rows, group.like, distance)
+    return Residuals(low - more, high + more, group["rows"], like, distance)
 
 
 def _distance(doublings: Any, most: Any) -> str:
@@ -213,16 +190,7 @@ def _kind(kind: str) -> _Kind:
         raise UnknownNameError("kind", kind, catalog.names("errors"))
     content = catalog.raw("errors", kind)
     levels = tuple(tuple(level) for level in content["levels"])
-    groups = {}
-    for entry in content["group"]:
-        key = entry["key"]
-        alike = in_words(key)
-        held_out = f" (held out: {alike})" if alike else " (held out)"
-        words = f"{entry['rows']:,} similar measurements{held_out}"
-        most = entry.get("most_gpus", 0)
-        reach = entry["low"], entry["high"]
-        group = _Group(*reach, entry["rows"], words, most, frozenset(key))
-        groups[tuple(key), tuple(key.values())] = group
+    groups = {(tuple(each["key"]), tuple(each["key"].values())): each for each in content["group"]}
     factors = {
         (entry["fact"], entry["value"], entry["grouped"]): entry["times"]
         for entry in content.get("factor", ())

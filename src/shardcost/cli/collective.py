@@ -10,8 +10,8 @@ from shardcost import values
 from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import COLLECTIVE, EXCHANGE, FORCED, NETWORK, ON, SET, SIZE, SWEEP
-from shardcost.request import (
-    cluster_of,
+from shardcost.request import cluster_of
+from shardcost.request.collective import (
     collective_name,
     collective_of,
     dispatch_of,

@@ -109,9 +109,9 @@ def run(given: Namespace) -> int:
     if given.trace is not None:
         from shardcost.report.trace import write_timeline
 
-        write_timeline(result, _path(given.trace))
+        write_timeline(result, options.path_of(given.trace))
     if given.plot is not None:
-        _draw(result, _path(given.plot), given.picture or _PICTURES[0])
+        _draw(result, options.path_of(given.plot), given.picture or _PICTURES[0])
     advised = None
     if given.advise:
         from shardcost.search.advice import advice
@@ -144,12 +144,6 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _path(text: str) -> Path:
-    from pathlib import Path  # which an estimate that writes no file does without
-
-    return Path(text)
-
-
 def _draw(result: Estimate, file: Path, picture: str) -> None:
     """Write one picture of an estimate."""
     from shardcost.report import memory_plot, pictures, roofline_plot, timeline_plot
@@ -177,7 +171,7 @@ def _check_files(given: Namespace) -> None:
     if given.plot is not None:
         from shardcost.report.pictures import check_name
 
-        check_name(_path(given.plot))
+        check_name(options.path_of(given.plot))
     if given.csv is not None:
         _check_csv(given)
     if given.why is not None:
@@ -227,9 +221,9 @@ def _vary(given: Namespace, finder: options.OnDisk) -> int:
     )
     plot = given.plot if any(row.found is not None for row in result.rows) else None
     if plot is not None:
-        _draw_varied(result, _path(plot))
+        _draw_varied(result, options.path_of(plot))
     if given.csv is not None:
-        write_whole(_path(given.csv), report.as_csv(result))
+        write_whole(options.path_of(given.csv), report.as_csv(result))
     files = {name: file for name, file in (("plot", plot), ("csv", given.csv)) if file}
     if given.json:
         options.print_json(report.as_data(result, finder.caveats) | files)

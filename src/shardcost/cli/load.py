@@ -95,11 +95,11 @@ def _one(given: Namespace, finder: options.OnDisk) -> int:
     from shardcost.report.load import as_text
     from shardcost.report.load_data import as_data
 
-    asked = vars(given)
-    limits = limits_of(asked)
-    requests = requests_of(asked, finder)
-    deployment = deployment_of(asked, finder)
-    price = gpu_price_of(asked, finder, deployment)
+    request = vars(given)
+    limits = limits_of(request)
+    requests = requests_of(request, finder)
+    deployment = deployment_of(request, finder)
+    price = gpu_price_of(request, finder, deployment)
     with shown_progress(wanted=not given.json, unit="requests") as progress:
         load = simulated(deployment, requests, progress)
     parts = parts_of(load) if len(load.served) else None
@@ -107,7 +107,7 @@ def _one(given: Namespace, finder: options.OnDisk) -> int:
         _draw(given, load, limits)
     shown: dict[str, Any] = {"price_per_hour": price, "parts": parts, "caveats": finder.caveats}
     if given.json:
-        drawn = {name: asked[name] for name in ("plot", "timeline") if asked[name]}
+        drawn = {name: request[name] for name in ("plot", "timeline") if request[name]}
         data = as_data(load, limits, **shown, explain=given.explain)
         options.print_json(data | (drawn if parts else {}))
     elif parts is not None:

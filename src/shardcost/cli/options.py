@@ -14,6 +14,8 @@ from shardcost.option import ABOUT_PHASES, Option, flag
 from shardcost.request import names_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardcost.cluster import Cluster
     from shardcost.formats.request_traces import RequestTrace
     from shardcost.model import Model
@@ -295,6 +297,13 @@ def print_report(
     else:
         print(text())
     return 0
+
+
+def path_of(text: str) -> Path:
+    """Return the path of a file to be written."""
+    from pathlib import Path  # which a command that writes none does without
+
+    return Path(text)
 
 
 def say_written(what: str, file: str | None) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import values
 from shardcost.cli import launch, options
 from shardcost.errors import UnknownNameError, UsageError
 from shardcost.options import AXES, DEPLOYMENTS, DISTINCT, OWN_AXES, RUN, SEARCH, SIMULATED, TOP
-from shardcost.request import run_options_named, search_arguments, target_of, value_of
+from shardcost.request import run_options_named, target_of, value_of
 from shardcost.request.load import load_question_of, refuse_load
+from shardcost.request.search import search_arguments
 
 if TYPE_CHECKING:
     from shardcost.search.found import Found
@@ -94,7 +94,7 @@ def run(given: Namespace) -> int:
     if given.plot is not None:  # a bad name is refused before the search, not after it
         from shardcost.report.pictures import check_name
 
-        check_name(Path(given.plot))
+        check_name(options.path_of(given.plot))
     launch.check(given)
     if given.phase in _LOAD:
         return _run_load(given, top)
@@ -110,7 +110,7 @@ def run(given: Namespace) -> int:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import sketch
 
-        write_picture(sketch(result), Path(given.plot))
+        write_picture(sketch(result), options.path_of(given.plot))
     if given.json:
         from shardcost.report.plan_data import as_data
 
@@ -146,7 +146,7 @@ def _run_load(given: Namespace, top: int) -> int:
         from shardcost.report.pictures import write_picture
         from shardcost.report.plan_plot import load_sketch
 
-        write_picture(load_sketch(plan), Path(given.plot))
+        write_picture(load_sketch(plan), options.path_of(given.plot))
     if given.json:
         options.print_json(as_data(plan, top, finder.caveats))
     elif plan.best:
@@ -159,7 +159,7 @@ def _run_load(given: Namespace, top: int) -> int:
 
 
 def _searched(given: Namespace, top: int) -> tuple[Found, list[str]]:
-    """Return what the search finds, and what is to mind about the models' files."""
+    """Return what the search finds, and caveats of the models' files."""
     from shardcost.cli.progress import shown_progress
     from shardcost.search.plan import PRICED
     from shardcost.search.run import search

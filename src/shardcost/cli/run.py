@@ -10,14 +10,8 @@ from shardcost.cli import options
 from shardcost.errors import UsageError
 from shardcost.options import LAYOUT, PRICE, RUN, TOKENS, WORKLOAD
 from shardcost.options import needed as needed_by
-from shardcost.request import (
-    estimate_of,
-    run_of,
-    search_arguments,
-    searched_layouts,
-    target_of,
-    workload_of,
-)
+from shardcost.request import estimate_of, run_of, target_of, workload_of
+from shardcost.request.search import search_arguments, searched_layouts
 
 if TYPE_CHECKING:
     from shardcost.estimate.result import Estimate
@@ -55,22 +49,22 @@ def run(given: Namespace) -> int:
     """Price one step, make a run of it, and print the report."""
     from shardcost.report.run import as_data, as_text, explanation
 
-    finder, asked = options.OnDisk(), {**vars(given), "phase": "train"}
-    needed = [option.flag for option in (TOKENS, *needed_by("train")) if not asked[option.name]]
+    finder, request = options.OnDisk(), {**vars(given), "phase": "train"}
+    needed = [option.flag for option in (TOKENS, *needed_by("train")) if not request[option.name]]
     if needed:
         raise UsageError(f"a run needs {' and '.join(needed)} (see shardcost run --help)")
-    target_of(asked)  # a bad value is refused before a search, not after it
-    workload_of(asked)
+    target_of(request)  # a bad value is refused before a search, not after it
+    workload_of(request)
     searched = ""
-    if any(asked[name] is not None for name in _DEGREES):
-        step = estimate_of(asked, finder)
+    if any(request[name] is not None for name in _DEGREES):
+        step = estimate_of(request, finder)
     else:
-        found, searched = _best(asked, finder)
+        found, searched = _best(request, finder)
         if found is None:
             print(f"shardcost: {searched}", file=sys.stderr)
             return options.NOTHING_FEASIBLE
         step = found
-    whole = run_of(asked, finder, step)
+    whole = run_of(request, finder, step)
     assert whole is not None  # noqa: S101 (the tokens are given)
     if given.json:
         data = {**as_data(whole, finder.caveats), "searched": bool(searched)}
@@ -83,16 +77,16 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _best(asked: dict[str, Any], finder: options.OnDisk) -> tuple[Estimate | None, str]:
+def _best(request: dict[str, Any], finder: options.OnDisk) -> tuple[Estimate | None, str]:
     """Return the fastest layout's step and how it was found, or None and why there is none."""
     from shardcost.cli.progress import shown_progress
     from shardcost.report.plan import failure_as_text
     from shardcost.search.plan import Plan
     from shardcost.search.run import search
 
-    request = search_arguments(searched_layouts(asked), finder)
-    with shown_progress(wanted=not asked["json"]) as progress:
-        found = search(**request, top=1, progress=progress)
+    arguments = search_arguments(searched_layouts(request), finder)
+    with shown_progress(wanted=not request["json"]) as progress:
+        found = search(**arguments, top=1, progress=progress)
     if not found.best:
         return None, failure_as_text(Plan.of(found))
     counts = f"{found.feasible:,} feasible ones of {found.considered:,}"

@@ -42,7 +42,8 @@ def different_layers(layout: Layout, workload: Workload) -> tuple[Indices, Indic
         columns.append(layout.pp)
     columns += _arrays(workload).values()
     arrays = [each for each in columns if is_array(each)]
-    return different_rows([np.zeros(np.size(layout.devices)), *arrays])
+    number = max(map(np.size, (layout.devices, *arrays)))
+    return different_rows([np.zeros(number), *arrays])
 
 
 def pieces_by_layer(

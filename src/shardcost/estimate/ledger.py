@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.arrays import choose, largest, smallest
 from shardcost.checks import is_array
-from shardcost.estimate.pieces import KIND, PassTime, Piece, is_copy, pieces_of, walls_s
+from shardcost.estimate.pieces import PassTime, Piece, is_copy, kind_of, pieces_of, walls_s
 from shardcost.estimate.price import NOTHING, CollectivePrice, Prices, added
 from shardcost.jitter import slowest_of
 from shardcost.program.assemble import Program
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
         """The part of the time that it counts to: a kind of compute, optimizer, or a group."""
         if isinstance(self.op, Collective):
             return self.group
-        return "optimizer" if self.phase == STEP else KIND[type(self.op)]
+        return "optimizer" if self.phase == STEP else kind_of(self.op)
 
     @property
     def flops(self) -> Any:

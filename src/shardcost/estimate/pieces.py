@@ -23,6 +23,7 @@ from shardcost.program.operations import (
     Elementwise,
     ExpertKernels,
     Gemm,
+    Kernel,
     LatentCore,
     Operation,
     OpId,
@@ -42,7 +43,7 @@ KIND: Final[Mapping[type, str]] = {
     ExpertKernels: "gemm",
     StateKernel: "attention",
 }
-"""Kinds of compute; expert kernels are grouped GEMMs for the most part."""
+"""Kinds of compute. Of expert kernels, the small ones around the GEMMs are elementwise."""
 PASSES: Final = ("forward", "recompute", "backward", "weight")
 """Passes over a piece; gradients of the input and of the weights are apart."""
 _INSTANT_S: Final = 1e-30
@@ -187,7 +188,7 @@ class PassParts(NamedTuple):
     def _add(self, row: Row, times: Any) -> None:
         whole = times * row.op.count * row.seconds
         if not isinstance(row.op, Collective):
-            self.compute_s[KIND[type(row.op)]] += whole
+            self.compute_s[kind_of(row.op)] += whole
             return
         group = row.op.degree
         self.comm_s[group] = self.comm_s.get(group, 0.0) + whole
@@ -350,12 +351,16 @@ def _with_hidden_exchange(
 
     Of two batches that take turns, one computes while the tokens of the other travel: each stretch
     of compute and the exchange beside it take as long as the longer of the two, with the SMs of
-    the exchange taken from the GEMMs.
+    the exchange taken from the GEMMs. Compute that already hides another collective hides nothing
+    more: both would use the same links at once.
     """
     exposed: dict[int, Any] = {}
-    for exchanges, compute in _side_by_side(rows):
+    for exchanges, meanwhile in _side_by_side(rows):
+        compute = [row for row in meanwhile if not isinstance(row.op, Collective)]
+        sent = [row for row in meanwhile if isinstance(row.op, Collective)]
+        hidden_s: Any = sum(row.op.count * row.seconds - row.exposed_s for row in sent)
         whole_s: Any = sum(rows[i].exposed_s for i in exchanges)
-        alone_s: Any = sum(row.exposed_s for row in compute)
+        alone_s: Any = largest(0.0, sum(row.exposed_s for row in compute) - hidden_s)
         first: Any = rows[exchanges[0]].op
         taken = software.overlap_sms if first.routed is None else prices.exchange_sms(first)
         on_sms = tuple(row.op for row in compute if not isinstance(row.op, Elementwise))
@@ -373,7 +378,7 @@ def _with_hidden_exchange(
 
 
 def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]]:
-    """Yield exchanges, by their place, with the compute of the other batch that runs meanwhile.
+    """Yield exchanges, by their place, with what the other batch does meanwhile.
 
     In training a forward and a backward pass run side by side (DeepSeek-V3, arXiv:2412.19437,
     section 3.2.1; Megatron Core's combined 1F1B): attention of the one beside combine of the other,
@@ -387,17 +392,17 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
         if is_exchange(row.op):
             counts[phase] = counts.get(phase, 0) + 1
             sent.setdefault((phase, counts[phase]), []).append(i)
-        elif not isinstance(row.op, Collective):
+        else:
             experts = counts.get(phase, 0) == 1
             if row.phase == "weight":  # belongs to where its matrix is used
-                part = row.op.id and row.op.id.part
-                alike = (each.op.id for each in parts.get(("forward", True), []))  # type: ignore[union-attr]
-                experts = part is not None and any(own and own.part == part for own in alike)
+                part = _part_of(row.op)
+                forward = parts.get(("forward", True), [])
+                experts = part is not None and part in {_part_of(own.op) for own in forward}
             parts.setdefault((phase, experts), []).append(row)
     if not any(phase == "backward" for phase, _ in sent):
         if sent:
-            compute = [row for each in parts.values() for row in each]
-            yield [i for each in sent.values() for i in each], compute
+            every = [row for each in parts.values() for row in each]
+            yield [i for each in sent.values() for i in each], every
         return
     for phase, other in (("forward", "backward"), ("backward", "forward")):
         for number in (1, 2):
@@ -406,6 +411,18 @@ def _side_by_side(rows: tuple[Row, ...]) -> Iterator[tuple[list[int], list[Row]]
             places = sent.get((phase, number), [])
             if places:
                 yield places, parts.get((other, experts), [])
+
+
+def _part_of(op: Operation) -> str | None:
+    """Return the matrix or attention that an operation is of; None of a collective."""
+    return None if isinstance(op, Collective) or op.id is None else op.id.part
+
+
+def kind_of(op: Kernel) -> str:
+    """Return the kind of compute that an operation counts to."""
+    if type(op) is ExpertKernels and op.part == "small":
+        return KIND[Elementwise]
+    return KIND[type(op)]
 
 
 def is_exchange(op: Operation) -> bool:
@@ -434,7 +451,7 @@ def _pass_time(operations: Sequence[Operation], exposed: Sequence[Any]) -> PassT
 def _launches_of(op: Operation) -> int:
     """Return how many kernels the host starts for an operation that is priced as one."""
     if type(op) is ExpertKernels:
-        return _EXPERT_LAUNCHES
+        return _EXPERT_LAUNCHES[op.part]
     if type(op) is LatentCore:
         return _LATENT_LAUNCHES
     if type(op) is StateKernel and op.part == "scan":
@@ -442,9 +459,9 @@ def _launches_of(op: Operation) -> int:
     return 1
 
 
-_EXPERT_LAUNCHES: Final = 8
-"""Of an engine's experts: top-k and offsets, sorted rows, their conversion, two grouped GEMMs, the
-activation between them, the sum."""
+_EXPERT_LAUNCHES: Final = {"gemms": 2, "small": 6}
+"""Of an engine's experts: two grouped GEMMs; top-k, offsets, sorted rows, their conversion, the
+activation between the GEMMs, the sum."""
 _LATENT_LAUNCHES: Final = 5
 """Of latent attention, beside GEMMs: norms of both latents, RoPE with the write of the cache, the
 shared part of the keys beside every head's own, attention."""

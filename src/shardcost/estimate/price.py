@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardcost.arrays import ceil, choose, largest, smallest
 from shardcost.catalog import tuner_table
@@ -71,6 +71,8 @@ Adjust = Callable[[Operation, Any], Any]
 """Takes an operation and its seconds; returns the seconds that it shall take instead."""
 Key = tuple[Any, ...]
 """What the price of an operation depends on."""
+_Fused: TypeAlias = ExpertKernels | LatentCore | StateKernel
+"""Kernels of an engine's own, under constants by kernel and device."""
 
 
 def _fields(kind: Any, *names: str) -> Callable[[Any], Key]:
@@ -375,16 +377,29 @@ class Prices:
         """Return the number format that a kernel multiplies on the machine's device."""
         return self.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype
 
-    def _least(self, op: ExpertKernels | LatentCore | StateKernel) -> Any:
-        """Return the seconds of a kernel, no more than by constants of lesser devices."""
-        return reduce(smallest, (each._by_constants(op) for each in self._footing(op)))
+    def _least(self, op: _Fused) -> Any:
+        """Return the seconds of a kernel: no more than of any that it should not be slower than."""
+        return reduce(smallest, (each._by_constants(alike) for each, alike in self._footing(op)))
 
-    def _by_constants(self, op: ExpertKernels | LatentCore | StateKernel) -> Any:
+    def _by_constants(self, op: _Fused) -> Any:
         if isinstance(op, ExpertKernels):
             return self._experts(op)
         return self._latent(op) if isinstance(op, LatentCore) else self._state(op)
 
-    def _footing(self, op: ExpertKernels | LatentCore | StateKernel) -> list[Prices]:
+    def _footing(self, op: _Fused) -> list[tuple[Prices, _Fused]]:
+        """Return the prices by which an operation is priced, the least of which holds.
+
+        By its own constants and by those of lesser devices of the architecture; GEMMs of experts
+        by those of wider formats, too. A format that was measured on other shapes, or inherited
+        from elsewhere, could be slower than a wider one with more to read and to multiply.
+        """
+        alike: list[_Fused] = [op]
+        if isinstance(op, ExpertKernels) and op.part == "gemms":
+            wider = self.machine.cluster.device.wider_products(op.dtype)
+            alike += (op._replace(dtype=each) for each in wider)
+        return [(prices, each) for each in alike for prices in self._on_lesser_devices(op)]
+
+    def _on_lesser_devices(self, op: _Fused) -> list[Prices]:
         """Return these prices, and those by constants of lesser devices of the architecture."""
         table: KernelTable = "linear_attention"
         if not isinstance(op, StateKernel):
@@ -398,11 +413,11 @@ class Prices:
                 known[table].append(other)
         return [self, *known[table]]
 
-    def footed(self, op: Kernel) -> Prices:
-        """Return the prices whose constants an operation of one layout is priced by."""
+    def footed(self, op: Kernel) -> tuple[Prices, Kernel]:
+        """Return the prices, and the format of its weights, that an operation is priced by."""
         if not isinstance(op, ExpertKernels | LatentCore | StateKernel):
-            return self
-        return min(self._footing(op), key=lambda each: float(each._by_constants(op)))
+            return self, op
+        return min(self._footing(op), key=lambda each: float(each[0]._by_constants(each[1])))
 
     def _gemm(self, op: Gemm, sms_taken: int) -> Any:
         if op.fullest is not None:
@@ -475,6 +490,7 @@ class Prices:
             ep=op.ep,
             library=op.engine,
             warm=False,
+            part=op.part,
         )
 
     def exchange_sms(self, op: Collective) -> int:

@@ -289,8 +289,11 @@ class Estimate(Displayed):
 
     @property
     def product_dtype(self) -> str:
-        """The number format in which the device multiplies most weights outside of experts."""
-        return self.cluster.device.multiplied(self.workload.part_dtype()).product
+        """The fastest number format in which the device multiplies: MFU and HFU are of its peak."""
+        device, stored = self.cluster.device, [self.program.setting.wide_dtype]
+        stored += map(self.workload.part_dtype, ("", "attention", "expert"))
+        formats = [device.multiplied(each).product for each in reversed(stored)]
+        return max(formats, key=device.peak)
 
     @property
     def _peak_flops(self) -> Any:

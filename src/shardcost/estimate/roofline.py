@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from shardcost.cluster import Device
 from shardcost.dtypes import BITS
-from shardcost.estimate.pieces import KIND, PASSES
+from shardcost.estimate.pieces import KIND, PASSES, kind_of
 from shardcost.estimate.price import state_sizes
 from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.kernels.gemm import gemm_bytes
@@ -179,10 +179,13 @@ def _kernels(estimate: Estimate, layers: Layers) -> Iterator[Kernel]:
         time_s = count * each_s
         if isinstance(op, Collective) or not time_s:
             continue  # an elementwise kernel over nothing, such as a group of one has
-        dtype, flops = (None, 0.0) if isinstance(op, Elementwise) else (op.dtype, float(op.flops))
+        kind = kind_of(op)
+        dtype, flops = None, 0.0
+        if not isinstance(op, Elementwise) and kind != KIND[Elementwise]:
+            dtype, flops = op.dtype, float(op.flops)
         yield Kernel(
             name=op.name,
-            kind=KIND[type(op)],
+            kind=kind,
             during=during,
             count=count,
             dtype=dtype,
@@ -206,6 +209,8 @@ def moved_bytes(op: KernelOperation) -> Any:
         return gemm_bytes(op.dtype, op.m, op.n, op.k, op.batch)
     if isinstance(op, ExpertKernels):
         inner = 2 * op.width if op.gated else op.width
+        if op.part == "small":  # the activation between the GEMMs, and the sum
+            return op.rows * (inner + op.width + op.hidden) * _QUERY_BITS / 8
         each = op.rows / op.active
         return gemm_bytes(op.dtype, each, inner, op.hidden, op.active) + gemm_bytes(
             op.dtype, each, op.hidden, op.width, op.active

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from shardcost import resolve
+from shardcost.catalog import software_named
 from shardcost.checks import is_array
-from shardcost.cluster import Cluster, Device
+from shardcost.cluster import Cluster
 from shardcost.dtypes import weight_format
 from shardcost.errors import BadTypeError, UnknownNameError
 from shardcost.estimate.ledger import Ledger
@@ -17,7 +18,7 @@ from shardcost.estimate.result import Estimate
 from shardcost.layout import Layout
 from shardcost.machine import Machine, machine_of
 from shardcost.model import Model
-from shardcost.program.assemble import Program, program_of
+from shardcost.program.assemble import program_of
 from shardcost.resolve import GivenCluster, GivenModel, GivenNetwork, GivenSoftware
 from shardcost.software import Software, default_software
 from shardcost.workload import Train, Workload
@@ -64,35 +65,29 @@ def estimate(
     runs = software_of(software, workload, [cluster])
     workload = workload.in_formats_of(model, narrow_cache=runs.narrow_cache)
     if isinstance(workload, Train):
-        on = cluster.cluster if isinstance(cluster, Machine) else cluster
-        _check_trained(on.device, workload.dtype)
+        device = (cluster.cluster if isinstance(cluster, Machine) else cluster).device
+        wanted = weight_format(workload.dtype)  # only weights that stay are widened
+        if device.multiplied(workload.dtype).input_bytes > wanted.input_bytes:
+            name = f"number format of {device.name}"
+            raise UnknownNameError(name, workload.dtype, device.peak_flop_per_s)
     if isinstance(cluster, Cluster) and not is_array(layout.devices):
         cluster = cluster.holding(int(layout.devices))
     machine = machine_of(cluster, runs)
-    if layout.has_arrays or workload.has_arrays or runs.has_arrays:
-        return _priced(model, machine, layout, workload, runs)
-    # What was asked for before is asked for again: by sweeps, simulations, sliders.
-    known: dict[Any, Estimate] = machine.memo.setdefault("estimates", {})
     key = (model, layout, workload, runs)
-    found = known.get(key)
-    if found is None:
+    known: dict[Any, Estimate] | None = None
+    if not (layout.has_arrays or workload.has_arrays or runs.has_arrays):
+        # What was asked for before is asked for again: by sweeps, simulations, sliders.
+        known = machine.memo.setdefault("estimates", {})
+        found = known.get(key)
+        if found is not None:
+            return found
+    ledger = ledger_of(model, machine, layout, workload, runs)
+    found = Estimate(model, machine, layout, workload, runs, ledger, ledger.time_s())
+    if known is not None:
         if len(known) >= _MOST_ESTIMATES:
             known.clear()
-        found = known[key] = _priced(model, machine, layout, workload, runs)
+        known[key] = found
     return found
-
-
-def _priced(
-    model: Model, machine: Machine, layout: Layout, workload: Workload, software: Software
-) -> Estimate:
-    ledger = ledger_of(model, machine, layout, workload, software)
-    return Estimate(model, machine, layout, workload, software, ledger, ledger.time_s())
-
-
-def _check_trained(device: Device, dtype: str) -> None:
-    """Raise where a device has no products of a format: only weights that stay are widened."""
-    if device.multiplied(dtype).input_bytes > weight_format(dtype).input_bytes:
-        raise UnknownNameError(f"number format of {device.name}", dtype, device.peak_flop_per_s)
 
 
 def ledger_of(
@@ -104,7 +99,9 @@ def ledger_of(
 ) -> Ledger:
     """Return the priced operations of a layout."""
     program = program_of(model, layout, workload, software)
-    arrays = _has_arrays(program)
+    s, stages = program.setting, program.stages
+    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
+    arrays = layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))
     known = None
     if arrays:
         from shardcost.estimate.alike import pieces_by_layer  # plain estimates need no NumPy
@@ -118,14 +115,8 @@ def software_of(
 ) -> Software:
     """Return a software, the usual one for the workload and the devices if none is given."""
     phase = workload.phase
-    if given is None:
-        nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
-        given = default_software(phase, {cluster.device.vendor for cluster in nouns})
-    return resolve.software(given).in_phase(phase)
-
-
-def _has_arrays(program: Program) -> bool:
-    """Return whether any size in a program is an array."""
-    s, stages = program.setting, program.stages
-    sizes = (s.tokens, s.context_tokens, stages.first.weights.total, stages.middle.layers)
-    return s.layout.has_arrays or any(map(is_array, (*sizes, program.micro_batches)))
+    if given is not None:
+        return resolve.software(given).in_phase(phase)
+    nouns = (each.cluster if isinstance(each, Machine) else each for each in clusters)
+    usual = default_software(phase, {cluster.device.vendor for cluster in nouns})
+    return software_named(usual).in_phase(phase)

@@ -131,7 +131,7 @@ def _notes(result: CollectiveTime) -> Iterator[str]:
 
 
 def lines(plan: TunerPlan) -> list[Line]:
-    """Return the content of the file: what to mind, then each rule below what it saves."""
+    """Return the content of the file: caveats, then each rule below what it saves."""
     network = f" over {plan.cluster.network.name}" if plan.cluster.network else ""
     errors = f"{plan.median_pct:.1f} % (median), {plan.p90_pct:.1f} % (p90)"
     content: list[Line] = [

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from shardcost.arrays import ceil, choose, exp, largest, smallest, sqrt
 from shardcost.catalog import tuner_table
@@ -55,6 +55,10 @@ GROUPED: Final = "grouped_mm"
 """The grouped GEMM of a framework by itself: PyTorch's."""
 _ACTIVATION_BYTES: Final = 2
 """Between the kernels of the sequence, rows are in 16 bits."""
+
+
+Part: TypeAlias = Literal["gemms", "small"]
+"""Both grouped GEMMs of the sequence, or the small kernels around them."""
 
 
 class Kernel(NamedTuple):
@@ -142,6 +146,7 @@ def experts_time_s(
     ep: Any = 1,
     library: str = "",
     warm: bool = True,
+    part: Part | None = None,
 ) -> Any:
     """Return the seconds of the experts of a layer on one rank, from logits to partial output.
 
@@ -165,12 +170,12 @@ def experts_time_s(
         ep: Ranks that share the experts: this one holds ``experts / ep``.
         library: The engine that runs it, which tells the family of an unknown name.
         warm: Weights that fit in the L2 cache are there already, as in a replayed benchmark.
+        part: Which part of the sequence; None for all of it.
     """
     _check(pairs, active)
     own = _kernel(on, kernel, dtype, library)
-    return kernel_time_s(
-        own, tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, ep, warm=warm
-    )
+    sizes = (tokens, hidden, inter, experts, top_k, pairs, active, busiest, gated, ep)
+    return kernel_time_s(own, *sizes, warm=warm, part=part)
 
 
 def kernel_of(device: Device, dtype: str, constants: Mapping[str, Any]) -> Kernel:
@@ -236,25 +241,55 @@ def kernel_time_s(
     ep: Any,
     *,
     warm: bool = True,
+    part: Part | None = None,
 ) -> Any:
     """Return what `experts_time_s` does, for constants in units of the device."""
+    up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
+    around_s: Any = 0.0
+    if part != "gemms":
+        around_s = _around_gemms_s(kernel, tokens, hidden, up + inter, experts, top_k, pairs, ep)
+        if part == "small":
+            return around_s
     tiles = _tiles(kernel, pairs, active, busiest)
     seen = tiles
     if anywhere(ep > 1):  # as if all rows were of experts on this rank
         every = _tiles(kernel, tokens * top_k, experts / ep, None)
         seen = [choose(ep > 1, one, own) for one, own in zip(every, tiles, strict=True)]
-    up = (1 + gated) * inter  # columns of the first GEMM: gate and up projection side by side
     matrix = active * hidden * kernel.weight_bytes
     byte_s = _byte_s(kernel, matrix * (up + inter), warm=warm)
     first_s = _gemm_s(kernel, tiles, matrix * up * byte_s, up, hidden, seen)
     second_s = _gemm_s(kernel, tiles, matrix * inter * byte_s, hidden, inter, seen)
-    gemms_s = step("first_GEMM", first_s) + step("second_GEMM", second_s)
+    return around_s + step("first_GEMM", first_s) + step("second_GEMM", second_s)
+
+
+def _around_gemms_s(
+    kernel: Kernel,
+    tokens: Any,
+    hidden: Any,
+    inner: Any,
+    experts: Any,
+    top_k: Any,
+    pairs: Any,
+    ep: Any,
+) -> Any:
+    """Return the time of all kernels of the sequence but the GEMMs.
+
+    Args:
+        kernel: The constants.
+        tokens: Tokens that enter.
+        hidden: Width of the model.
+        inner: Elements of a row between the GEMMs, before the activation and after it.
+        experts: Experts of the whole layer.
+        top_k: Experts that a token goes to.
+        pairs: Token-expert pairs on this rank.
+        ep: Ranks that share the experts.
+    """
     rows = pairs + kernel.remote_rows * largest(tokens * top_k - pairs, 0.0)
-    row_bytes = _ACTIVATION_BYTES * (hidden + up + inter)
+    row_bytes = _ACTIVATION_BYTES * (hidden + inner)
     floor_s = kernel.floor_s + choose(ep > 1, kernel.spread_s, 0.0)
     small_s = floor_s + kernel.expert_s * experts + kernel.token_s * tokens
     passes_s = step("passes", kernel.row_byte_s * rows * row_bytes, meaning="over the rows")
-    return step("small_kernels", small_s) + gemms_s + passes_s
+    return step("small_kernels", small_s) + passes_s
 
 
 def _tiles(kernel: Kernel, rows: Any, groups: Any, largest_group: Any) -> list[Any]:

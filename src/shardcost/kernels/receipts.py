@@ -199,7 +199,8 @@ def traced_experts(
         if formula(kernel, **sizes, warm=False) == whole_s:
             break  # the other heights are slower for either GEMM
     named_sizes = {
-        name: size if name in {"gated", "ep"} else _size(name, size) for name, size in sizes.items()
+        name: size if name in {"gated", "ep", "part"} else _size(name, size)
+        for name, size in sizes.items()
     }
     return formula(_traced_kernel(kernel, source_of(section)), **named_sizes, warm=False)
 

@@ -84,8 +84,9 @@ class StepTimes:
         """What is not attention, by sequences; attention, by sequences and context."""
         dp = self.engine.layout.dp
         batch = np.array(self._sequences)[:, None] * dp
-        step = self.engine.decode(batch, np.array(self._contexts)[None, :])
-        attention = step.compute_s["attention"] + 0.0 * step.time_s
+        contexts = np.array(self._contexts)[None, :]
+        step = self.engine.decode(batch, contexts)
+        attention = step.compute_s["attention"] + 0.0 * (batch + contexts)
         return (step.time_s - attention).mean(axis=1), attention
 
     def _decode_of(self, padded: int) -> tuple[float, list[float]]:
@@ -130,7 +131,9 @@ class StepTimes:
         dp = self.engine.layout.dp
         chunks, befores = np.array(self._chunks)[:, None], np.array(self._befores)[None, :]
         step = self.engine.prefill(dp, chunks, befores)
-        grid: list[list[float]] = (step.compute_s["attention"] + 0.0 * step.time_s).tolist()
+        # Layers with a state alone take the same after any context.
+        attention = step.compute_s["attention"] + 0.0 * (chunks + befores)
+        grid: list[list[float]] = attention.tolist()
         return grid
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from shardcost.arrays import choose, largest, named
@@ -77,7 +78,7 @@ class Memory:
     arrays of layouts go without it otherwise."""
     device: Device | None = None
 
-    @property
+    @cached_property
     def peak_bytes(self) -> Any:
         """Peak of the fullest rank."""
         return largest(*(footprint.total for footprint in self.stages.values()))
@@ -87,7 +88,7 @@ class Memory:
         """The place of the fullest rank."""
         return named(tuple(self.stages), self._worst)
 
-    @property
+    @cached_property
     def _worst(self) -> Any:
         """The number of the fullest rank's stage, in the order of `stages`."""
         most, *others = (footprint.total for footprint in self.stages.values())

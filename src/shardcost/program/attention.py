@@ -131,7 +131,10 @@ def _latent_attention(s: Setting, part: LatentAttention) -> Passes:
         tokens = s.sequences * s.context_tokens / s.layout.cp
         up = linear(s, "kv up", part.kv_lora_rank, columns, tokens)
         sent = _over_context(s, heads * query_dim, columns)
-        return together(query, down, up, sent, _latent_core(s, part, "expanded"), out)
+        core = _latent_core(s, part, "expanded")
+        if s.software.attention == "unfused":
+            core = attention_core(s, heads, heads, query_dim, part.v_head_dim, None)
+        return together(query, down, up, sent, core, out)
     core = attention_core(s, heads, heads, query_dim, part.v_head_dim, part.index_top_k)
     return together(
         query,
@@ -151,8 +154,7 @@ def _latent_core(s: Setting, part: LatentAttention, form: str) -> Passes:
     The rotation of queries and keys and the write to the cache are in the kernel's time.
     """
     heads = part.heads / s.layout.tp
-    (one,) = attention_core(s, heads, 1, 1, 1, None).forward
-    assert isinstance(one, AttentionCore)  # noqa: S101
+    one = _fused_core(s, heads, 1, 1, 1, None)
     core = LatentCore(
         one.name,
         one.batch,
@@ -207,16 +209,14 @@ def _indexer(s: Setting, part: LatentAttention) -> Passes:
     )
     if not s.decode and s.software.attention == "unfused":
         return together(*projections, _unfused(s, heads, dim))
-    both = attention_core(s, heads, 1, dim, 0, None)
-    one = both.forward[0]
-    assert isinstance(one, AttentionCore)  # noqa: S101
+    one = _fused_core(s, heads, 1, dim, 0, None)
     pairs = one._replace(heads=1, head_dim=1).flops / 2
     top_k = Passes((Elementwise("index top-k", 2 * _SCORE_BYTES * pairs, 2),))
     if s.training:
         scored = one._replace(name=INDEX.name, id=INDEX)
         own = OpId(INDEX.part, "gradient")
         gradient = one._replace(name=own.name, backward=True, id=own)
-        again = (scored,) if both.recompute else ()
+        again = (scored,) if s.layout.recomputes("core_attn") else ()
         return together(*projections, Passes((scored,), (gradient,), (), again), top_k)
     scores = LatentCore(
         INDEX.name,
@@ -399,6 +399,18 @@ def attention_core(
     """Return attention itself, by one fused kernel or by products with the scores in memory."""
     if s.software.attention == "unfused" and not s.decode:
         return _unfused(s, heads, head_dim)
+    core = _fused_core(s, heads, kv_heads, head_dim, value_dim, window)
+    if not s.training:
+        return Passes((core,))
+    recompute = (core,) if s.layout.recomputes("core_attn") else ()
+    gradient = core._replace(name=_GRADIENT.name, backward=True, id=_GRADIENT)
+    return Passes((core,), (gradient,), (), recompute)
+
+
+def _fused_core(
+    s: Setting, heads: Any, kv_heads: Any, head_dim: Any, value_dim: Any, window: int | None
+) -> AttentionCore:
+    """Return attention by one fused kernel, forward."""
     cp, ulysses = s.layout.cp, s.layout.context_scheme == "ulysses"
     alone = isinstance(cp, int) and cp == 1
     queries, context = s.sequence_tokens, s.context_tokens
@@ -414,7 +426,7 @@ def attention_core(
         queries = queries if s.decode else queries / cp
     groups = s.software.grouped_decode if s.decode else None
     packed = s.document_tokens is not None and anywhere(s.document_tokens < s.sequence_tokens)
-    core = AttentionCore(
+    return AttentionCore(
         ATTENTION.name,
         s.sequences,
         queries,
@@ -432,11 +444,6 @@ def attention_core(
         by_query_head=groups is not None and heads != groups * kv_heads,
         id=ATTENTION,
     )
-    if not s.training:
-        return Passes((core,))
-    recompute = (core,) if s.layout.recomputes("core_attn") else ()
-    gradient = core._replace(name=_GRADIENT.name, backward=True, id=_GRADIENT)
-    return Passes((core,), (gradient,), (), recompute)
 
 
 def _unfused(s: Setting, heads: Any, head_dim: Any) -> Passes:

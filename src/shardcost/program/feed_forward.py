@@ -39,6 +39,7 @@ from shardcost.routing import SORTING_LIBRARIES, expert_load
 
 UP, DOWN = "MLP up", "MLP down"
 EXPERTS: Final = "experts"
+SMALL_KERNELS: Final = "small expert kernels"
 EXPERT_UP, EXPERT_DOWN = "expert up", "expert down"
 SHARED_UP, SHARED_DOWN = "shared expert up", "shared expert down"
 _SCORE_BYTES: Final = 4
@@ -251,8 +252,9 @@ def _expert_kernels(
         everywhere = _exchanging_ranks(s) == 1
         if s.software.dispatch == "allgather":
             everywhere = True
-        kernels = ExpertKernels(
+        gemms = ExpertKernels(
             EXPERTS,
+            "gemms",
             choose(everywhere, tokens, most / part.top_k),
             most,
             load.active,
@@ -269,7 +271,8 @@ def _expert_kernels(
             beside_latent,
             id=OpId(EXPERTS),
         )
-        return Passes((kernels,))
+        small = gemms._replace(name=SMALL_KERNELS, part="small", id=OpId(SMALL_KERNELS))
+        return Passes((gemms, small))
     groups = Groups(load.active, fullest)
     inner = 2 * width if part.expert.gated else width
     each = most / load.active

@@ -7,7 +7,7 @@ stands. Elementwise kernels and collectives are in bytes, GEMMs in elements.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from shardcost.arrays import largest, smallest
 from shardcost.checks import anywhere
@@ -188,13 +188,14 @@ class LatentCore(NamedTuple):
 
 
 class ExpertKernels(NamedTuple):
-    """The experts of a layer on one rank, as an engine runs them.
+    """A part of the experts of a layer on one rank, as an engine runs them.
 
-    Top-k, sorting by expert, both grouped GEMMs with the activation between them, and the weighted
-    sum back to token order.
+    Both grouped GEMMs, or the small kernels around them: top-k, sorting by expert, conversion to
+    fewer bits, the activation, and the weighted sum back to token order.
     """
 
     name: str
+    part: Literal["gemms", "small"]
     tokens: Any
     """That the kernels see: of the whole expert group, or those that were dispatched here."""
     rows: Any
@@ -225,7 +226,9 @@ class ExpertKernels(NamedTuple):
 
     @property
     def flops(self) -> Any:
-        """Multiplications and additions, each counted."""
+        """Multiplications and additions of GEMMs, each counted."""
+        if self.part != "gemms":
+            return 0.0
         matrices = 3 if self.gated else 2
         return 2.0 * self.rows * self.hidden * self.width * matrices * self.count
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from shardcost.catalog import Folder, all_names, has_network
 from shardcost.catalog.figures import changes_of
+from shardcost.checks import Noun
 from shardcost.cluster import Cluster
 from shardcost.estimate.result import Estimate
 from shardcost.model import Model
@@ -127,23 +128,14 @@ def _argument(folder: Folder, name: str, file: str) -> str:
     return f"{noun}={value}"
 
 
-def option_words(rows: Iterable[Option], noun: Any) -> Iterator[str]:
+def option_words(rows: Iterable[Option], noun: Noun) -> Iterator[str]:
     """Yield the options that set the fields of a noun which are not the default."""
-    chosen = _chosen(noun)
+    chosen = noun.chosen()
     for option in rows:
         if type(noun) in option.nouns and option.field_of(type(noun)).name in chosen:
             value = chosen[option.field_of(type(noun)).name]
             yield from [option.flag] if value is True else [option.flag, str(value)]
 
 
-def _called(kind: str, noun: Any) -> str:
-    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in _chosen(noun).items())})"
-
-
-def _chosen(noun: Any) -> dict[str, Any]:
-    """Return the fields of a noun that are not the default."""
-    return {
-        field.name: getattr(noun, field.name)
-        for field in fields(noun)
-        if field.default is MISSING or getattr(noun, field.name) != field.default
-    }
+def _called(kind: str, noun: Noun) -> str:
+    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in noun.chosen().items())})"

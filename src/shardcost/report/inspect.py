@@ -38,17 +38,25 @@ _UNSEEN: Final = re.compile(
 """Characters that a terminal would obey, but for those that begin and end bold print."""
 
 
-def as_data(inspected: Inspected) -> dict[str, Any]:
-    """Return what a file means as plain data."""
+def _own_report(inspected: Inspected) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return the module that reports a kind of file, and on what; None for kinds reported here."""
     reading, findings = inspected.reading, inspected.findings
     if isinstance(findings, TopologyInspection | GraphInspection):
-        return inspect_topology.as_data(findings)
+        return inspect_topology, (findings,)
     if isinstance(findings, TraceFindings):
-        return inspect_trace.as_data(findings)
+        return inspect_trace, (findings,)
     if isinstance(reading, MeasurementLog):
-        return inspect_log.as_data(reading, findings, inspected.verdict)
-    if isinstance(reading, ServingResults):
-        return inspect_serving.as_data(reading, findings)
+        return inspect_log, (reading, findings, inspected.verdict)
+    return (inspect_serving, (reading, findings)) if isinstance(reading, ServingResults) else None
+
+
+def as_data(inspected: Inspected) -> dict[str, Any]:
+    """Return what a file means as plain data."""
+    own = _own_report(inspected)
+    if own is not None:
+        found: dict[str, Any] = own[0].as_data(*own[1])
+        return found
+    reading = inspected.reading
     if isinstance(reading, TunerFile):
         return tuner.file_as_data(reading)
     data = attributes(reading, "file kind")
@@ -58,7 +66,7 @@ def as_data(inspected: Inspected) -> dict[str, Any]:
         data |= {"table": reading.table.kind, "rows": reading.table.file_row_count}
         data["values"] = {name: sorted(values) for name, values in _values(reading).items()}
     else:
-        cluster, calibrations = findings
+        cluster, calibrations = inspected.findings
         data |= attributes(cluster, "name based_on")
         data["network"] = cluster.network.name if cluster.network else None
         data["libraries"] = [
@@ -81,26 +89,16 @@ def printed(text: str) -> str:
 
 
 def _as_text(inspected: Inspected) -> str:
-    reading, findings = inspected.reading, inspected.findings
-    if isinstance(findings, TopologyInspection | GraphInspection):
-        return inspect_topology.as_text(findings)
-    if isinstance(findings, TraceFindings):
-        return inspect_trace.as_text(findings)
-    if isinstance(reading, MeasurementLog):
-        return inspect_log.as_text(reading, findings, inspected.verdict)
-    if isinstance(reading, ServingResults | TunerFile):
-        return (
-            inspect_serving.as_text(reading, findings)
-            if isinstance(reading, ServingResults)
-            else tuner.file_as_text(reading)
-        )
+    own, reading = _own_report(inspected), inspected.reading
+    if own is not None:
+        return str(own[0].as_text(*own[1]))
+    if isinstance(reading, TunerFile):
+        return tuner.file_as_text(reading)
     if isinstance(reading, ModelFile):
         return f"{reading.file}: a Hugging Face model config\n\n{model_as_text(reading.model)}"
-    return (
-        _table_as_text(reading)
-        if isinstance(reading, TableFile)
-        else _profile_as_text(reading, *findings)
-    )
+    if isinstance(reading, TableFile):
+        return _table_as_text(reading)
+    return _profile_as_text(reading, *inspected.findings)
 
 
 def _values(reading: TableFile) -> dict[str, Counter[str]]:

@@ -65,7 +65,7 @@ def pool_text(pool: Pool) -> str:
     return f"{pool.gpus:,} x {cluster.name}{joined}, {workers} of {pool.engine.layout.short()}"
 
 
-def asked(requests: Requests) -> str:
+def requests_in_words(requests: Requests) -> str:
     """Return how many requests come how, and how long they are."""
     count = f"{len(requests.trace) if requests.arrival == 'trace' else requests.count:,} requests"
     if requests.arrival == "trace":
@@ -107,7 +107,7 @@ def as_text(
         explain: Whether to show settings and parts.
     """
     software = load.deployment.serving.engine.software.name
-    first = f"{software}, {asked(load.requests)}"
+    first = f"{software}, {requests_in_words(load.requests)}"
     sections = [
         heading(paragraph(title(load.deployment), "  ")) + "\n  " + paragraph(first, "  "),
         _latencies(load, limits, intervals or {}),
@@ -271,7 +271,7 @@ def sweep_as_text(sweep: Sweep, caveats: Sequence[str] = ()) -> str:
     software = sweep.deployment.serving.engine.software.name
     requests = load.requests
     if requests.arrival == "trace":
-        lengths = asked(requests).partition(", ")[2]
+        lengths = requests_in_words(requests).partition(", ")[2]
     else:
         lengths = f"prompt {requests.prompt} tokens, output {requests.output}"
     first = f"{software}, {unit} varies, {lengths}"

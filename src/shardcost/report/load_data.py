@@ -26,7 +26,6 @@ from shardcost.report.command import CLUSTER_FILE, MODEL_FILE
 from shardcost.report.describe import as_data as noun_as_data
 from shardcost.report.describe import attributes, plain
 from shardcost.report.load import (
-    asked,
     cost_per_million,
     distributions,
     energy_per_million,
@@ -34,6 +33,7 @@ from shardcost.report.load import (
     lines,
     rate,
     remarks,
+    requests_in_words,
     sentence,
     title,
 )
@@ -131,7 +131,7 @@ def deployment_as_data(deployment: Deployment) -> dict[str, Any]:
 
 
 def requests_as_data(requests: Requests) -> dict[str, Any]:
-    """Return what was asked."""
+    """Return what was requested."""
     lengths = {"isl": requests.prompt, "osl": requests.output}
     traced = requests.arrival == "trace"
     return {
@@ -196,7 +196,7 @@ def load_as_data(
     data = as_data(load, limits, price_per_hour=price_per_hour, parts=parts, caveats=caveats)
     return data | {
         "title": title(load.deployment),
-        "asked": asked(load.requests),
+        "asked": requests_in_words(load.requests),
         "lines": [list(line) for line in lines(load, limits, price_per_hour)],
         "timeline": timeline_as_data(load),
     }
@@ -223,7 +223,7 @@ def swept_as_data(sweep: Sweep) -> dict[str, Any]:
 
 
 def ratio_as_data(ratio: Ratio, own: int) -> dict[str, Any]:
-    """Return what every split of the GPUs holds; `own` are the prefill workers that were asked."""
+    """Return what every split of the GPUs holds; `own`: prefill workers requested."""
     splits = [
         {
             "prefill_workers": split.prefill_workers,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardcost.load.result import Limits, Load, Moment
 from shardcost.load.sweep import Sweep, at_percentile, latencies
-from shardcost.report.load import NAMES, asked, sentence, title
+from shardcost.report.load import NAMES, requests_in_words, sentence, title
 from shardcost.report.pictures import COLOURS, GREY, GRID, Sketch, label_ticks, note
 from shardcost.units import format_percent, format_time, format_tokens
 
@@ -54,7 +54,7 @@ def distributions_sketch(load: Load, limits: Limits) -> Sketch:
     shown = [name for name in ("ttft", "tpot") if len(latencies(load, name))]
     if limits.e2e_s is not None:
         shown.append("e2e")
-    name = f"{title(load.deployment)}\n{asked(load.requests)}"
+    name = f"{title(load.deployment)}\n{requests_in_words(load.requests)}"
     size = (4.6 * max(len(shown), 1), 4.0)
     return Sketch(lambda figure: _fill_distributions(figure, load, limits, shown), size, name, 9)
 
@@ -121,7 +121,7 @@ def _time(value: float) -> str:
 
 def timeline_sketch(load: Load) -> Sketch:
     """Return what a deployment does over time: batch, prompts, queue, KV cache."""
-    name = f"{title(load.deployment)}\n{asked(load.requests)}"
+    name = f"{title(load.deployment)}\n{requests_in_words(load.requests)}"
     return Sketch(lambda figure: _fill_timeline(figure, load), (9.0, 7.0), name, 9)
 
 

@@ -211,7 +211,7 @@ def figures_as_data(run: TrainingRun) -> dict[str, Any]:
 
 
 def as_data(run: TrainingRun, caveats: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a run with its step's layout and what is to mind about it."""
+    """Return a run with its step's layout and caveats."""
     estimate = run.estimate
     network = estimate.cluster.network
     return plain(

@@ -15,14 +15,12 @@ from shardcost.request import (
     ImpossibleError,
     WorldSizeError,
     cluster_of,
-    clusters_of,
-    fixed_of,
     layout_of,
     price_of,
-    several_of,
     software_that_runs,
     value_of,
 )
+from shardcost.request.search import clusters_of, fixed_of, several_of
 from shardcost.scalars import positive_number
 from shardcost.software import default_software
 

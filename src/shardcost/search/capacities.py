@@ -84,9 +84,10 @@ class Capacities:
         found = self._aggregated(roles[SERVING]) + self._disaggregated(
             roles[PREFILL], roles[DECODE]
         )
-        return sorted(found, key=self._rank)
+        return sorted(found, key=self.rank)
 
-    def _rank(self, planned: PlannedDeployment) -> tuple[float, float]:
+    def rank(self, planned: PlannedDeployment) -> tuple[float, float]:
+        """Return what is small for the best deployment: its score, then the rate that it leaves."""
         return planned.score(self.question), -planned.capacity.requests_per_s
 
     def of(self, deployment: Deployment, limits: Limits | None = None) -> Capacity | Reason:

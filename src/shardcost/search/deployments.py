@@ -28,7 +28,7 @@ from shardcost.load.deployment import Deployment, Pool
 from shardcost.load.requests import Requests
 from shardcost.load.result import Load
 from shardcost.load.simulate import simulate
-from shardcost.load.steady import steady
+from shardcost.load.steady import Steady, steady
 from shardcost.load.sweep import broken_limits
 from shardcost.options import SIMULATED
 from shardcost.search.capacities import Capacities
@@ -141,9 +141,6 @@ class _Planning:
         most = plan_load(replace(question, rate_per_s=None, users=None), simulated=0)
         return max(most.best, key=lambda each: each.requests_per_s, default=None)
 
-    def _rank(self, planned: PlannedDeployment) -> tuple[float, float]:
-        return planned.score(self.question), -planned.capacity.requests_per_s
-
     # --- simulation ----------------------------------------------------------------------------
     def _ranked(self, planned: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
         """Return deployments that hold the load: those that were simulated, then the others."""
@@ -167,7 +164,7 @@ class _Planning:
             rest.remove(next_one)
             chosen.append(next_one)
             done.append(self._simulated(next_one))
-        good = sorted((each for each in done if each.held is not False), key=self._rank)
+        good = sorted((each for each in done if each.held is not False), key=self.capacities.rank)
         return [*good, *(each for each in planned if each not in chosen)] if good else []
 
     def _confirmed(self, ranked: list[PlannedDeployment]) -> list[PlannedDeployment]:
@@ -182,7 +179,7 @@ class _Planning:
             else:
                 self.capacities.note_nearest(PlannedDeployment(first.deployment, first.capacity))
             others = [each for each in ranked[1:] if each.load is None]
-            ranked = [*sorted(simulated, key=self._rank), *others] if simulated else []
+            ranked = [*sorted(simulated, key=self.capacities.rank), *others] if simulated else []
         return ranked
 
     def _confirm(self, planned: PlannedDeployment, asked: Requests) -> PlannedDeployment:
@@ -316,14 +313,18 @@ class _Planning:
         rate = first.requests_per_s
         if self.question.load is None:
             rate = first.requests_per_s_per_gpu * second.gpus
-        at = steady(
-            second.deployment,
-            prompt=self.question.prompt,
-            output=self.question.output,
-            rate_per_s=rate,
-            prefix_tokens=self.question.prefix_tokens,
+        return RunnerUp(float(behind), rate, self._steady(second.deployment, rate))
+
+    def _steady(self, deployment: Deployment, rate_per_s: Any) -> Steady:
+        """Return what a deployment does under the requests of the question, by the closed form."""
+        question = self.question
+        return steady(
+            deployment,
+            prompt=question.prompt,
+            output=question.output,
+            rate_per_s=rate_per_s,
+            prefix_tokens=question.prefix_tokens,
         )
-        return RunnerUp(float(behind), rate, at)
 
     def _front(self, planned: Sequence[PlannedDeployment]) -> tuple[FrontPoint, ...]:
         """Return deployments at rates up to their capacity that no other beats in both figures.
@@ -352,13 +353,7 @@ class _Planning:
         share = self._promise(planned) / planned.score(self.question)
         most = known / max(share, 1.0) if planned.load is None else planned.requests_per_s
         rates = min(known, most) * _SHARES
-        found = steady(
-            planned.deployment,
-            prompt=self.question.prompt,
-            output=self.question.output,
-            rate_per_s=rates,
-            prefix_tokens=self.question.prefix_tokens,
-        )
+        found = self._steady(planned.deployment, rates)
         columns = (rates, found.tpot_s, found.output_tokens_per_s, found.ttft_s)
         figures = zip(*(column.tolist() for column in columns), strict=True)
         return [

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import resolve
@@ -28,6 +27,8 @@ from shardcost.search.tasks import Task, Want, tasks_of
 from shardcost.workload import Workload
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardcost.search.store import Store
 
 Progress = Callable[[int, int], None]

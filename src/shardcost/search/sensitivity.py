@@ -69,10 +69,10 @@ def gains_of(estimate: Estimate, more: float = 0.1) -> list[Gain]:
         elasticity = log(down / up) / log(factors[0] / factors[1])
         return Gain(what, time_s * then / now, 100 * (now / then - 1), elasticity, note)
 
-    gains = [
-        gain(what, [_on_device(estimate, device(cluster.device, factor)) for factor in factors])
-        for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading))
-    ]
+    gains = []
+    for what, device in (("FLOP/s", _computing), ("memory bandwidth", _reading)):
+        changed = [_on_device(estimate, device(cluster.device, each)) for each in factors[:-1]]
+        gains.append(gain(what, [*changed, time_s]))
     times, used = _on_links(estimate, inside=factors)
     note = "" if used["inside"] else "no group has two ranks in a node"
     gains.append(gain("bandwidth inside a node", times, note))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, make_dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations, product
 from math import comb, prod
@@ -26,7 +26,7 @@ from shardcost.layout import Layout
 from shardcost.model import Experts, Model
 from shardcost.option import Option
 from shardcost.options import AXES, OWN_AXES
-from shardcost.records import NamedTuple
+from shardcost.records import NamedTuple, dataclass
 from shardcost.search.objectives import by_name
 from shardcost.software import Software
 from shardcost.workload import Train, Workload
@@ -69,8 +69,9 @@ def _usual(option: Option) -> Any:
     return (option.default,) if option.axis == "fixed" and Layout in option.nouns else None
 
 
-_Axes: Any = make_dataclass(
-    "_Axes", [(name, Any, field(default=_usual(each))) for name, each in AXES.items()], frozen=True
+_USUAL: Final = {name: _usual(each) for name, each in AXES.items()}
+_Axes: Any = dataclass(frozen=True)(
+    type("_Axes", (), {"__doc__": "Axes.", "__annotations__": dict.fromkeys(AXES, Any), **_USUAL})
 )
 
 

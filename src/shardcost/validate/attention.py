@@ -14,15 +14,14 @@ from shardcost.cluster import Cluster
 from shardcost.errors import BadValueError, UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     band_of,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     kernels_of,
     whole_cell,
 )
@@ -72,9 +71,7 @@ def cases(table: Table) -> Cases[AttentionCase]:
     return cases_of(table, _case, _shape, len(_SHAPE))
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def context_band(row: Row) -> str:

@@ -12,14 +12,13 @@ import numpy as np
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import LAYER_KERNELS, layer_kernel_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -48,9 +47,7 @@ def cases(table: Table) -> Cases[LayerKernelCase]:
     return cases_of(table, _case, _sizes, 3)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def _case(row: Row) -> LayerKernelCase:

@@ -15,17 +15,16 @@ from shardcost.dtypes import weight_format
 from shardcost.errors import BadValueError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.kernels.experts import experts_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.machine.experts import family_of
 from shardcost.routing import ExpertLoad, expert_load
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     band_of,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -76,9 +75,7 @@ def cases(table: Table) -> Cases[ExpertCase]:
     return cases_of(table, _case, _sizes, _SIZES)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def family(row: Row) -> str:

@@ -15,15 +15,14 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.elementwise import row_kernel_time_s
 from shardcost.kernels.gemm import gemm_time_s
-from shardcost.machine import CATALOG, Fitted
+from shardcost.machine import KernelConstants
 from shardcost.validate.gemm import m_band, shape_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     cases_of,
-    kernels_of,
+    kernel_predictions,
 )
 
 MEASURED: Final = "measured"
@@ -41,23 +40,20 @@ class ConversionCase(NamedTuple):
     gpu: str
     figure: str
 
+    def time_s(self, sizes: Floats, on: KernelConstants) -> Floats:
+        """Return the seconds of some rows of m, n and k."""
+        m, n, k = sizes.T
+        if self.figure == _GEMM:
+            return np.asarray(gemm_time_s(on, "fp8", m, n, k, warm=True))
+        return np.asarray(row_kernel_time_s(on, ROW_KERNELS[self.figure], m, k))
+
 
 def cases(table: Table) -> Cases[ConversionCase]:
     """Return the rows of a table by device and figure; their sizes are m, n and k."""
     return cases_of(table, _case, shape_of, 3)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: ConversionCase, places: list[int]) -> Floats:
-        on, (m, n, k) = kernels_of(case.gpu, fitted), known.sizes[places].T
-        if case.figure == _GEMM:
-            return 1e6 * np.asarray(gemm_time_s(on, "fp8", m, n, k, warm=True))
-        return 1e6 * np.asarray(row_kernel_time_s(on, ROW_KERNELS[case.figure], m, k))
-
-    return known.predictions(predict)
+predictions: Final = kernel_predictions(cases)
 
 
 def _case(row: Row) -> ConversionCase:

@@ -7,16 +7,15 @@ from typing import Final, NamedTuple
 from shardcost.dtypes import weight_format
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.experts import grouped_gemm_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.validate.experts import ROW_BANDS
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     band_of,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -46,9 +45,7 @@ def cases(table: Table) -> Cases[GroupedCase]:
     return cases_of(table, _case, _sizes, len(_COLUMNS))
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def rows_per_expert(row: Row) -> str:

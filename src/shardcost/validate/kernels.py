@@ -24,15 +24,14 @@ from shardcost.kernels.elementwise import (
 from shardcost.kernels.experts import grouped_gemm_time_s
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.kernels.power import sustained_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.validate.attention import FLASH_DECODE
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -117,9 +116,7 @@ def cases(table: Table) -> Cases[KernelRow]:
     return cases_of(table, _case, sizes_of, _WIDTH)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def row_of(row: Row) -> KernelRow:

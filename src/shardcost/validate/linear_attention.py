@@ -15,17 +15,16 @@ from shardcost.dtypes import BITS, canonical_dtype
 from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.linear_attention import Sizes, linear_attention_time_s
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.machine.linear_attention import PARTS, PHASES, kind_of
 from shardcost.recurrence import RULES
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     band_of,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -68,9 +67,7 @@ def cases(table: Table) -> Cases[LinearCase]:
     return cases_of(table, _case, _sizes, len(Sizes._fields))
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def family(row: Row) -> str:

@@ -22,7 +22,7 @@ from shardcost.kernels.mla import (
     module_time_s,
     products_time_s,
 )
-from shardcost.machine import CATALOG, Fitted, KernelConstants
+from shardcost.machine import KernelConstants
 from shardcost.machine.kernels import Section
 from shardcost.machine.mla import (
     FORMS,
@@ -38,10 +38,9 @@ from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     band_of,
     cases_of,
-    kernel_times_us,
+    kernel_predictions,
     whole_cell,
 )
 
@@ -118,9 +117,7 @@ def cases(table: Table) -> Cases[LatentCase]:
     return cases_of(table, _case, _sizes, _SIZES)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    return kernel_times_us(cases(table), fitted)
+predictions: Final = kernel_predictions(cases)
 
 
 def family(row: Row) -> str:

@@ -108,11 +108,21 @@ class KernelCase(Hashable, Protocol):
 OfKernels = TypeVar("OfKernels", bound=KernelCase)
 
 
-def kernel_times_us(known: Cases[OfKernels], fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row of kernels, in microseconds."""
-    return known.predictions(
-        lambda case, places: 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
-    )
+def kernel_predictions(
+    cases: Callable[[Table], Cases[OfKernels]],
+) -> Callable[..., Predictions]:
+    """Return the `predictions` of a kind of table whose rows are kernels, by their cases."""
+
+    def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
+        """Return the predicted time of every row, in microseconds."""
+        known = cases(table)
+
+        def predict(case: OfKernels, places: list[int]) -> Floats:
+            return 1e6 * case.time_s(known.sizes[places], kernels_of(case.gpu, fitted))
+
+        return known.predictions(predict)
+
+    return predictions
 
 
 def kernels_of(system: str, fitted: Fitted = CATALOG) -> KernelConstants:

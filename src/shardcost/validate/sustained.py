@@ -16,15 +16,14 @@ from shardcost.errors import UnknownNameError
 from shardcost.formats.tables import Row, Table
 from shardcost.kernels.gemm import gemm_time_s
 from shardcost.kernels.power import sustained_time_s
-from shardcost.machine import CATALOG, Fitted
+from shardcost.machine import KernelConstants
 from shardcost.validate.gemm import m_band, shape_of
 from shardcost.validate.predictions import (
     Cases,
     Derived,
     Floats,
-    Predictions,
     cases_of,
-    kernels_of,
+    kernel_predictions,
 )
 
 MEASURED: Final = "measured"
@@ -38,25 +37,22 @@ class SustainedCase(NamedTuple):
     dtype: str
     figure: str
 
+    def time_s(self, sizes: Floats, on: KernelConstants) -> Floats:
+        """Return the seconds of some rows of m, n and k."""
+        m, n, k = sizes.T
+        time_s = gemm_time_s(on, self.dtype, m, n, k)
+        if self.figure == SUSTAINED:
+            return np.asarray(sustained_time_s(on, self.dtype, 2 * m * n * k, time_s))
+        waited_us: float = on.section("gemm", "sustained").constants["after_pause_us"]
+        return np.asarray(time_s) + 1e-6 * waited_us
+
 
 def cases(table: Table) -> Cases[SustainedCase]:
     """Return the rows of a table by device, format and figure; their sizes are m, n and k."""
     return cases_of(table, _case, shape_of, 3)
 
 
-def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
-    """Return the predicted time of every row, in microseconds."""
-    known = cases(table)
-
-    def predict(case: SustainedCase, places: list[int]) -> Floats:
-        on, (m, n, k) = kernels_of(case.gpu, fitted), known.sizes[places].T
-        time_s = gemm_time_s(on, case.dtype, m, n, k)
-        if case.figure == SUSTAINED:
-            return 1e6 * np.asarray(sustained_time_s(on, case.dtype, 2 * m * n * k, time_s))
-        waited_us: float = on.section("gemm", "sustained").constants["after_pause_us"]
-        return 1e6 * np.asarray(time_s) + waited_us
-
-    return known.predictions(predict)
+predictions: Final = kernel_predictions(cases)
 
 
 def _case(row: Row) -> SustainedCase:

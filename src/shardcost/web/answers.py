@@ -21,19 +21,17 @@ from shardcost.report.estimate import details, title
 from shardcost.request import (
     ImpossibleError,
     WorldSizeError,
-    collective_name,
-    collective_of,
     estimate_of,
     nearest_of,
     question_of,
     run_of,
     run_options_named,
     scaling_of,
-    search_arguments,
     target_of,
     value_of,
     varied_name,
 )
+from shardcost.request.collective import collective_name, collective_of
 from shardcost.request.load import (
     deployment_of,
     gpu_price_of,
@@ -44,6 +42,7 @@ from shardcost.request.load import (
     sweep_of,
     swept,
 )
+from shardcost.request.search import search_arguments
 from shardcost.web import limits
 from shardcost.web.fields import on_page
 from shardcost.web.finder import Pasted

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from shardcost.estimate.ledger import once
-from shardcost.estimate.pieces import KIND, PASSES, is_exchange, walls_s
+from shardcost.estimate.pieces import PASSES, is_exchange, kind_of, walls_s
 from shardcost.estimate.price import Prices
 from shardcost.estimate.result import Estimate, check_one_layout
 from shardcost.estimate.timeline.events import (
@@ -180,7 +180,7 @@ def _event(piece: _Piece, start: float, end: float, *, exposed: bool = True) -> 
     if isinstance(op, Collective):
         comm = (name, 0, _STREAM, "comm", start, end, exposed, op.degree)
         return Event(*comm, passing=piece.passing, operation=piece.name)
-    own = (name, 0, COMPUTE, KIND[type(op)], start, end)
+    own = (name, 0, COMPUTE, kind_of(op), start, end)
     return Event(*own, passing=piece.passing, operation=piece.name)
 
 

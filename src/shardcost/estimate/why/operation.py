@@ -92,17 +92,19 @@ def operation(estimate: Estimate, figure: str, entry: Entry) -> Why:
         meaning = f"of kernels in a run of {software.title}"
         slower = named("slowdown", software.slowdown, "", meaning, software.fit_text)
         seconds = step("kernel", seconds, meaning="by itself") * slower
-    whole = receipt(seconds, figure, title, "s", constants=(prices.footed(op).section(op)[1],))
+    by, alike = prices.footed(op)
+    constants = by.section(alike)[1]
+    whole = receipt(seconds, figure, title, "s", constants=(constants,))
     error = kernel_error(prices, op, entry.seconds)
     return answer(whole, value=entry.seconds, error=error, words=words)
 
 
 def _kernel(prices: Prices, op: Kernel, seconds: float) -> tuple[Any, str]:
     """Return the seconds of a kernel by itself as a traced number, and its shape in words."""
-    prices = prices.footed(op)
+    own_dtype, (prices, op) = getattr(op, "dtype", ""), prices.footed(op)
     machine = prices.machine
     if isinstance(op, ExpertKernels) or (isinstance(op, Gemm) and op.fullest is not None):
-        return _experts(prices, op, seconds)
+        return _experts(prices, op, seconds, own_dtype)
     if isinstance(op, StateKernel):
         return _state(prices, op, seconds)
     if isinstance(op, LatentCore):
@@ -167,10 +169,13 @@ def _at_power(prices: Prices, op: Kernel, seconds: Any) -> Any:
     return sustained_time_s(fed, prices.format_of(op), counted, seconds)
 
 
-def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[Any, str]:
-    """Return the seconds of grouped GEMMs as a traced number, and their load in words."""
+def _experts(
+    prices: Prices, op: ExpertKernels | Gemm, seconds: float, own_dtype: str
+) -> tuple[Any, str]:
+    """Return the seconds of experts' kernels as a traced number, and their load in words."""
     kernels, (_, section) = prices.machine.kernels, prices.section(op)
     rate = op.flops / op.count / seconds
+    made = f"{flop(op.flops / op.count)} at {format_flops(rate)}"
     peak = kernels.device.peak(kernels.device.multiplied(op.dtype).product)
     if isinstance(op, Gemm):
         sizes = {"rows": op.m * op.batch, "n": op.n, "k": op.k}
@@ -191,11 +196,17 @@ def _experts(prices: Prices, op: ExpertKernels | Gemm, seconds: float) -> tuple[
             "busiest": fullest,
             "gated": op.gated,
             "ep": op.ep,
+            "part": op.part,
         }
+        if op.part == "small":
+            made = "top-k, sorting, conversion, activation, weighted sum"
+    if op.flops:
+        made += f", {format_percent(rate / peak)} of the peak"
+    if op.dtype != own_dtype:
+        made += f", and {own_dtype} is no slower"
     words = (
         f"{rows:,.4g} rows on {active:,.4g} experts, the fullest with {fullest:,.4g}, in"
-        f" {op.dtype} by {name}: {flop(op.flops / op.count)} at {format_flops(rate)},"
-        f" {format_percent(rate / peak)} of the peak;"
+        f" {op.dtype} by {name}: {made};"
         f" {format_rate(moved_bytes(op) / op.count / seconds)} of memory traffic"
     )
     dtype = prices.expert_dtype(op) if isinstance(op, ExpertKernels) else op.dtype

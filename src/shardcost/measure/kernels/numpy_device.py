@@ -17,10 +17,22 @@ from shardcost.measure.kernels.timing import (
     times_of,
 )
 
-CPU_FLOPS: Final = 2e9
-CPU_SCALE: Final = 0.2
+_CPU_FLOPS: Final = 2e9
+_CPU_SCALE: Final = 0.2
 _LEAST_S: Final = 0.02
 _LEAST_RUNS, _MOST_RUNS = 5, 200
+
+
+def limits_of_cpu(attention: str) -> Limits:
+    """Return what is measured on the host's CPU, with a library's kernel of attention."""
+    return Limits(
+        dtypes=("fp32",),
+        most_bytes=memory_limit(),
+        most_flops=_CPU_FLOPS,
+        mode="call",
+        attention=(attention,),
+        scale=_CPU_SCALE,
+    )
 
 
 class NumpyDevice:
@@ -29,14 +41,7 @@ class NumpyDevice:
     def __init__(self) -> None:
         self.name = cpu_name()
         self.software = f"numpy {np.__version__}"
-        self.limits = Limits(
-            dtypes=("fp32",),
-            most_bytes=memory_limit(),
-            most_flops=CPU_FLOPS,
-            mode="call",
-            attention=("numpy",),
-            scale=CPU_SCALE,
-        )
+        self.limits = limits_of_cpu("numpy")
         self._random = np.random.default_rng(0)
 
     def measured(self, case: KernelCase) -> Times:

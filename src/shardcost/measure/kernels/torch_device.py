@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from shardcost.errors import UsageError
 from shardcost.measure.kernels.cases import KernelCase, Limits
-from shardcost.measure.kernels.numpy_device import CPU_FLOPS, CPU_SCALE, called
+from shardcost.measure.kernels.numpy_device import called, limits_of_cpu
 from shardcost.measure.kernels.timing import (
     NotAvailableError,
     Times,
     cpu_name,
-    memory_limit,
     times_of,
 )
 
@@ -170,14 +169,7 @@ class TorchCpu(_Torch):
     def __init__(self, torch: Any) -> None:
         super().__init__(torch, "cpu")
         self.name = cpu_name()
-        self.limits = Limits(
-            dtypes=("fp32",),
-            most_bytes=memory_limit(),
-            most_flops=CPU_FLOPS,
-            mode="call",
-            attention=("flash",),
-            scale=CPU_SCALE,
-        )
+        self.limits = limits_of_cpu("flash")
 
     def measured(self, case: KernelCase) -> Times:
         """Run a case and return its times."""

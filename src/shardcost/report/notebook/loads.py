@@ -73,7 +73,7 @@ def _screen(load: Load) -> Markup:
         rows.append((text.NAMES[name], *map(text.seconds, found), within, _bar(found)))
     return html.screen(
         text.title(load.deployment),
-        f"{engine}, {text.asked(load.requests)}",
+        f"{engine}, {text.requests_in_words(load.requests)}",
         html.table((*text.HEAD, "", "p50, p90, p99"), rows, right="1234"),
         html.lines(text.lines(load, load.limits)),
         html.remarks(text.remarks(load, _parts(load), _caveats(load))),
