@@ -14,7 +14,7 @@ PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses a
 PAGE ?= docs/validation.md
 RECORD := docs/validation/recorded.toml
 
-.PHONY: demo serve test quick slowest checks core lint types layers pages browser tests gate validate record bench examples release format clean help
+.PHONY: demo serve test quick slowest checks core lint types layers pages browser tests gate validate record bench examples pictures release format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -99,6 +99,9 @@ bench: .venv/dev ## speed, as ratios to the commit in benchmarks/baseline.txt, m
 
 examples: .venv/dev ## rewrite the console blocks of the documentation with what commands print now
 	@$(BIN)/python tests/console_blocks.py
+
+pictures: .venv/dev ## take the pictures of the page in the documentation anew
+	@$(BIN)/python tests/page_pictures.py
 
 # The wheel with all extras for every interpreter that is here: minutes, mostly of downloads.
 release: .venv/dev ## wheel and sdist in dist/, tried in clean environments with all extras

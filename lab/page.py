@@ -126,7 +126,7 @@ _CAUTIONS: Final = {
 - Rows of the B300 across nodes beat the rate of the network that they name (8 x 400 Gb/s), which
   no prediction may: the ports were probably twice as fast.""",
     "own_h200_torch2.11": """\
-- The largest products on the H200 ran at its power limit when measured alone, up to 9 % slower
+- The largest GEMMs on the H200 ran at its power limit when measured alone, up to 9 % slower
   than in a mix.""",
     "flux_mlp": """\
 - `flux_mlp` ran on eight L20 over PCIe, whose host bridges no other row covers.""",

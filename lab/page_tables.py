@@ -178,9 +178,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         _collectives,
     ),
     "gemm": Kind(
-        "Matrix products",
-        "time of one product",
-        "One product of *m* rows, by device and number format, and by *m*.",
+        "GEMMs",
+        "time of one GEMM",
+        "One GEMM of *m* rows, by device and number format, and by *m*.",
         (("dataset",), ("gpu", "dtype"), ("m_band",)),
     ),
     "attention": Kind(
@@ -191,13 +191,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         (("gpu", "phase"),),
     ),
     "elementwise": Kind(
-        "Memory-bound kernels",
+        "Elementwise kernels",
         "time of one kernel",
         "Copies and sums from a kilobyte to gigabytes.",
         (("op",),),
     ),
     "elementwise_layer": Kind(
-        "Memory-bound kernels of a layer",
+        "Elementwise kernels of a layer",
         "time of one kernel",
         "Norms, activation, rotary embedding and softmax, by tokens and width.",
         (("op",), ("op", "width")),
@@ -211,27 +211,27 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "mla": Kind(
         "Latent attention",
-        "time of a kernel, a module or an absorption product",
+        "time of a kernel, a module or an absorption GEMM",
         "Multi-head latent attention of one rank: the attention kernel, the whole block from hidden"
-        "\nstates to partial output, or one of the two products that absorb the up-projections.",
+        "\nstates to partial output, or one of the two GEMMs that absorb the up-projections.",
         (("gpu", "scope"), ("scope", "phase", "form"), ("family",)),
     ),
     "grouped_gemm": Kind(
-        "Grouped products",
-        "time of one grouped product",
+        "Grouped GEMMs",
+        "time of one grouped GEMM",
         "The rows of many experts by the weights of each, in one launch.",
         (("routing",), ("rows_per_expert",)),
     ),
     "fp8_conversion": Kind(
-        "fp8 products and their conversion",
+        "fp8 GEMMs and their conversion",
         "time of one kernel",
-        "An fp8 product, the conversion of its input, the norm before it, and both in one kernel.",
+        "An fp8 GEMM, the conversion of its input, the norm before it, and both in one kernel.",
         (("figure",), ("m_band",)),
     ),
     "sustained": Kind(
-        "Products under a power limit",
-        "time of one product",
-        "A product after a pause (*burst*), and in seconds without a gap (*sustained*).",
+        "GEMMs under a power limit",
+        "time of one GEMM",
+        "A GEMM after a pause (*burst*), and in seconds without a gap (*sustained*).",
         (("figure", "dtype"),),
     ),
     "linear_attention": Kind(
@@ -255,9 +255,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         _decode,
     ),
     "overlap": Kind(
-        "Products beside a collective",
-        "time of a product while another kernel runs",
-        "A product while a kernel like a collective's holds *ctas* multiprocessors.",
+        "GEMMs beside a collective",
+        "time of a GEMM while another kernel runs",
+        "A GEMM while a kernel like a collective's holds *ctas* multiprocessors.",
         (("ctas",),),
     ),
     "layer_ops": Kind(

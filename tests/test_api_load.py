@@ -173,7 +173,7 @@ def test_refusals_are_the_commands(name: str, capsys: pytest.CaptureFixture[str]
         ({"sweep": "rate=" + ",".join(map(str, range(1, 26)))}, "--sweep must be at most 24 loads"),
         ({"rate": 1, "isl": 10**8}, "every request is longer than the KV cache of a worker holds"),
         ({"sweep": "rate", "isl": 10**8}, "every request is longer than the KV cache of a worker"),
-        ({"rate": 1, "model": "llama3-70b"}, "leaves memory for at least one block of KV cache"),
+        ({"rate": 1, "model": "llama3-70b"}, "leaves memory for a KV cache beside the weights"),
         ({"rate": 1, "tp": 3}, "tp does not divide"),
     ],
 )

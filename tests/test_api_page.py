@@ -25,7 +25,7 @@ def test_a_log_that_names_no_gpu_is_calibrated_on_the_machine_that_is_said(
     bare = "\n".join(line for line in text.splitlines() if "NVIDIA" not in line).encode()
     found = page.drop("bare.txt", bare).data
     assert found["use"] is None
-    assert found["words_on_use"].endswith("measured: choose the machine")
+    assert found["words_on_use"].endswith("measured; choose the machine")
     assert found["measured_on"] == {"device": None, "on": None, "network": None, "gpus": None}
     found = page.drop("bare.txt&on=h200_sxm", bare).data
     assert 'based_on = "h200_sxm"' in found["use"]["profile"]

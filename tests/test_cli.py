@@ -227,6 +227,7 @@ def test_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     text = run_text(capsys, *words)
     for command in cli.COMMANDS:
         assert f"  {command}" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -236,6 +237,7 @@ def test_help_of_each_command_has_examples(
     text = run_text(capsys, command, "--help")
     assert "--json" in text
     assert f"examples:\n  shardcost {command}" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_every_command_is_in_a_group_of_the_help() -> None:

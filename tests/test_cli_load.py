@@ -311,7 +311,7 @@ def test_nothing_feasible_has_its_own_code(capsys: pytest.CaptureFixture[str]) -
     large = ["load", "llama3-70b", "--on", "h100_sxm", "--rate", "1", *SHORT]
     out, err = infeasible(capsys, *large)
     assert out == ""
-    assert "layout must be one that leaves memory for at least one block of KV cache" in err
+    assert "layout must be one that leaves memory for a KV cache beside the weights" in err
     assert "tp does not divide 32 heads" in infeasible(capsys, *ONE, "--tp", "3")[1]
     assert "--gpus must be a multiple" in infeasible(capsys, *ONE, "--tp", "4", "--gpus", "6")[1]
 
@@ -438,6 +438,9 @@ def test_loads_that_are_all_held_are_at_least_that() -> None:
     assert sentence(found) == (
         "Holds at least 2 requests/s at TTFT p90 10 s; no load tried breaks them."
     )
+    first, second = found.points
+    uneven = replace(found, points=(first, replace(first, value=1.5, broken=("ttft",)), second))
+    assert sentence(uneven).endswith(" Higher loads are held again, up to 2.")
     with pytest.raises(BadValueError, match="values must be loads"):
         sweep(deployment_of(), requests_of(rate=1), values=[])
 

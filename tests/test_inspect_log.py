@@ -63,7 +63,7 @@ def test_bandwidths_follow_from_sizes_and_times() -> None:
         0.875 * found.points[0].algbw_bytes_per_s
     )
     assert found.suspicious == ()
-    assert found.not_predicted == "no machine is known: name it with --on"
+    assert found.not_predicted == "the machine is not known (name it with --on)"
 
 
 def test_the_peak_and_where_it_begins() -> None:

@@ -62,8 +62,10 @@ def test_every_tab_stands_on_every_screen_light_and_dark(size: str, visits: Visi
         each.evaluate("each => { each.open = true; }")
     for tab in TABS:
         visit.tab(tab)
+        for each in visit.at(f"#panel-{tab} details.more").all():
+            each.evaluate("each => { each.open = true; }")
         if tab == "plan":
-            visit.at("#plan-fix-tp").evaluate("each => { each.closest('details').open = true; }")
+            visit.at("#plan-objective").select_option("throughput")
             visit.at("#plan-fix-tp").fill("4,8")
             visit.at("#plan-fix-pp").fill("2,4,8")
             visit.at("#plan-start").click()

@@ -162,3 +162,21 @@ def test_the_button_says_that_a_report_is_drawn(visit: Visit) -> None:
     with visit.page.expect_download():
         held[0].fulfill(body="<p>report", content_type="text/html")
     expect(label).to_have_text("Export")
+
+
+def test_a_model_is_found_under_each_of_its_names(visit: Visit) -> None:
+    visit.open(FIRST)
+    names = [each.split(" · ")[0] for each in visit.texts("#model option")]
+    assert {"llama3-70b", "llama3.3-70b", "deepseek-r1"} <= set(names)
+    assert names == sorted(names)
+    visit.at("#model").select_option("llama3.3-70b")
+    visit.settle()
+    assert visit.headline()["title"] == "Decoding with llama3-70b on 8 x h100_sxm, tp8"
+    assert visit.at("#model").input_value() == "llama3.3-70b"
+
+
+def test_one_gpu_by_itself_scales_by_more_of_them(visit: Visit) -> None:
+    visit.open({**FIRST, "model": "gpt-oss-120b", "gpus": 1, "tp": 1}).tab("scaling")
+    assert visit.at("#scaling-vary").input_value() == "gpus"
+    assert visit.at("#scaling-table tbody tr").count() > 3
+    assert visit.text("[data-tile=comm_share]") == "communication 0.0 %"  # which has no range

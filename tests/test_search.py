@@ -421,7 +421,10 @@ def test_a_batch_in_between_stands_among_the_best_where_it_is_better() -> None:
         assert len(between) <= 1
         assert between in ([], mine[:1])
     assert found.by_axis["tp"] == whole.by_axis["tp"]  # what axes lead to counts them too
-    assert set(found.by_axis["batch"]) <= set(batches)
+    assert set(found.by_axis["batch"]) <= {*batches, found.best[0].row["batch"]}
+    front = {(each.layout, each.row["batch"]) for each in found.front}
+    assert (found.best[0].layout, found.best[0].row["batch"]) in front
+    assert {each.score for each in found.front} <= {each.score for each in whole.front}
 
 
 def test_the_front_of_serving_trades_users_for_throughput() -> None:

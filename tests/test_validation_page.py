@@ -131,12 +131,12 @@ def test_several_tables_have_one_page(
     assert "left out" not in told.out
     text = Path("page.md").read_text()
     assert "\n    python -m lab.page page.md passes.csv overlap.csv\n" in text
-    assert "| [Memory-bound kernels](#memory-bound-kernels) |" in text
+    assert "| [Elementwise kernels](#elementwise-kernels) |" in text
     assert "| 1 of 2 |" in text
     assert "- 1: op unknown: 'dance'" in text
     assert "| overlap, h200_sxm | shapes | 6 |" in text
     assert "measured for this project" in text
-    assert text.index("## Memory-bound kernels") < text.index("## Products beside a collective")
+    assert text.index("## Elementwise kernels") < text.index("## GEMMs beside a collective")
     assert "## Training" not in text
 
 
@@ -457,10 +457,7 @@ def test_intervals_are_drawn() -> None:
     drawn = {each.name: each for each in pictured({"gemm": shown(found[0])}, [])}
     inside = 100 * np.mean(found[0].inside)
     assert 85 < inside <= 100
-    assert (
-        f"Rows inside: Matrix products {inside:.0f}\N{NO-BREAK SPACE}%"
-        in drawn["intervals.svg"].alt
-    )
+    assert f"Rows inside: GEMMs {inside:.0f}\N{NO-BREAK SPACE}%" in drawn["intervals.svg"].alt
     content = drawn["intervals.svg"].draw()
     assert f"{inside:.0f} % inside".encode() in content
     assert b"90 % interval" in content

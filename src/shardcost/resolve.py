@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from shardcost import catalog
 from shardcost.catalog.user_files import VARIABLE
 from shardcost.cluster import Cluster, Network
-from shardcost.errors import BadTypeError, BadValueError, UnknownNameError
+from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
 from shardcost.model import Model
 from shardcost.software import Software
 
@@ -46,6 +46,7 @@ def model(given: GivenModel) -> Model:
         try:
             return Model.named(text)
         except UnknownNameError:
+            _check_is_no_file(text, "a config.json, the folder that has it, or a .toml file")
             # Of a folder, what it lacks is the better answer.
             if not path.isdir(text):  # noqa: PTH112
                 raise
@@ -98,7 +99,11 @@ def cluster(given: GivenCluster | Machine, network: GivenNetwork = None) -> Clus
 
         found = profile_in(str(given), joined)
     else:
-        found = Cluster.named(str(given), joined)
+        try:
+            found = Cluster.named(str(given), joined)
+        except UnknownNameError:
+            _check_is_no_file(str(given), "a .toml file")
+            raise
     if not file:
         return found
     architecture = found.device.architecture
@@ -124,6 +129,12 @@ def software(given: GivenSoftware) -> Software:
         return given
     text = _text("software", given, "a Software, the name of one or a file")
     return Software.from_file(text) if catalog.is_file(text) else Software.named(text)
+
+
+def _check_is_no_file(text: str, read: str) -> None:
+    """Raise for a file that is not of the kind that is read."""
+    if path.isfile(text):  # noqa: PTH113
+        raise FormatError(text, f"is not read here: give {read}; or a name of the catalog")
 
 
 def _text(argument: str, given: object, rule: str) -> str:

@@ -155,11 +155,11 @@ def _case(file: str, run: Run, system: str, stated: Stated) -> CollectiveCase:
     per_node = int(cluster.gpus_per_node)
     nodes = run.nodes or -(-gpus // per_node)
     across = nodes > 1 and (gpus > cluster.tiers[-1].gpus or cluster.tiers[-1].gpus <= per_node)
-    network = network_named(stated.network).name if stated.network and across else ""
+    network = network_named(stated.network).name if stated.network else ""
     return CollectiveCase(
         collective=run.collective,
         cluster=system,
-        network=network,
+        network=network if across else "",
         gpus=gpus,
         nodes=nodes,
         library=stated.library or run.library or default_library(cluster),

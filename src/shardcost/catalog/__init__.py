@@ -335,6 +335,15 @@ def hugging_face(name: str) -> list[str]:
     return _texts(preset("models", name)[0].get("hugging_face"))
 
 
+def aliases(folder: Folder, name: str) -> list[str]:
+    """Return the names by which a preset is known beside its own.
+
+    >>> aliases("models", "llama3-70b")
+    ['llama3.1-70b', 'llama3.3-70b']
+    """
+    return _texts(preset(folder, name)[0].get("aliases"))
+
+
 def _other_names(content: Mapping[str, Any]) -> list[str]:
     """Return by what else a preset is known: its aliases, and ids of its checkpoints."""
     return _texts(content.get("aliases")) + _texts(content.get("hugging_face"))

@@ -24,15 +24,15 @@ COMMANDS: Final = {
     "collective": "how long a collective takes, what runs and why",
     "estimate": "what a model costs under one layout: time by part, memory, why",
     "report": "one layout as a self-contained HTML page, to hand on",
-    "load": "requests at a deployment: latencies, throughput, how much load it holds",
+    "load": "requests at a deployment: latencies, throughput, the load it holds",
     "plan": "which layout to run: prices them all, says why the others lost",
-    "run": "a whole training run: days, GPU-hours, money, energy, failures included",
+    "run": "a whole training run: days, GPU-hours, money, energy, failures",
     "models": "the models in the catalog, or one of them in full",
     "clusters": "the clusters and networks in the catalog, or one of them in full",
     "software": "the frameworks and engines in the catalog, or one of them in full",
     "measure": "run real collectives or kernels, write a table of their times",
     "validate": "prediction against measurement: errors on measured tables",
-    "check": "is a measured curve or trace as it should be, and what is wrong if not",
+    "check": "is a measured curve or trace as it should be; what is wrong if not",
     "inspect": "read a file (log, trace, topology, config) and say what it means",
     "calibrate": "a profile of your own cluster, from your own measurements",
     "serve": "the page: look at layouts in a browser",
@@ -69,11 +69,13 @@ or 1e6; several as 1,2,4 or as 1..64, which doubles.
 
 begin with:
   shardcost models llama3
-  shardcost estimate llama3-70b --on h100_sxm --tp 8 --decode --batch 64 --context-tokens 4096
-  shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 --context-tokens 4096
-  shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256 --max-ttft 1s
-  shardcost run llama3-70b --on h100_sxm --network ib_8x400g --gpus 512 --batch 1024 \\
-      --sequence-length 8192 --tokens 15T
+  shardcost estimate llama3-70b --on h100_sxm --tp 8 \\
+      --decode --batch 64 --context-tokens 4096
+  shardcost plan llama3-70b --on h100_sxm --decode --batch 1..256 \\
+      --context-tokens 4096
+  shardcost load llama3-8b --on h100_sxm --rate 4 --isl 1024 --osl 256
+  shardcost run llama3-70b --on h100_sxm --network ib_8x400g --gpus 512 \\
+      --batch 1024 --sequence-length 8192 --tokens 15T
   shardcost collective all_reduce --size 64MiB --gpus 8 --on h100_sxm
   shardcost allreduce llama3-70b --on h100_sxm --gpus 8 --explain
   shardcost inspect config.json

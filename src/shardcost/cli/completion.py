@@ -24,8 +24,8 @@ _EXAMPLES: Final = """\
   shardcost completion fish
 
 where the script goes:
-  source <(shardcost completion bash)                                    # in ~/.bashrc
-  source <(shardcost completion zsh)                                     # in ~/.zshrc
+  source <(shardcost completion bash)  # in ~/.bashrc
+  source <(shardcost completion zsh)  # in ~/.zshrc
   shardcost completion fish > ~/.config/fish/completions/shardcost.fish
 """
 _GENERAL: Final = {"--help": "the commands, with examples", "--version": "the version"}

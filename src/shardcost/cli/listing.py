@@ -217,14 +217,14 @@ def _cluster_tables(_chosen: Sequence[str] | None) -> str:
         memory_rate = format_rate(device.memory_bytes_per_s)
         domain = (f"{tier.gpus}", tier.kind)
         rows.append((cluster.name, *domain, *rates, memory_rate, f"{peak / 1e12:,.0f}"))
-    head = ("cluster", "GPUs", "link", "link rate", "memory", "memory rate", "16-bit TFLOP/s")
+    head = ("cluster", "GPUs", "link", "link rate", "memory", "memory rate", "TFLOP/s")
     clusters, rows = table(head, rows, right="1345"), []
     for network in _networks():
         per_node, per_gpu = f"{network.nics_per_node} per node", f"{network.nics_per_gpu} per GPU"
         ports = per_gpu if network.nics_per_gpu else per_node
         rows.append((network.name, ports, format_rate(network.nic_bytes_per_s), network.title))
     networks = table(("network", "ports", "port rate", "what"), rows, right="12")
-    legend = "Nominal rates, per GPU (networks: per port), one direction; dense FLOP/s."
+    legend = "Nominal rates, per GPU (networks: per port), one direction; dense 16-bit FLOP/s."
     return f"{clusters}\n\n{networks}\n\n{legend}"
 
 

@@ -58,6 +58,32 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
         super().__init__(prog, width=width() - 2)
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return the description as a paragraph, and examples as commands of several lines."""
+        from textwrap import wrap
+
+        lines: list[str] = []
+        for line in re.sub(r" \\\n +", " ", text).splitlines():
+            lines += _continued(line, width) if line.startswith(" ") else wrap(line, width) or [""]
+        return "\n".join(indent + line for line in lines)
+
+
+def _continued(command: str, width: int) -> list[str]:
+    r"""Return a command on lines of at most so many characters, continued by backslashes.
+
+    >>> _continued("  shardcost load llama3-8b --rate 4 --isl 1024", 34)
+    ['  shardcost load llama3-8b \\', '      --rate 4 --isl 1024']
+    """
+    lines: list[str] = []
+    line, *rest = re.split(r" (?=--[a-z])", command)
+    for words in rest:
+        if len(f"{line} {words} \\") > width:
+            lines.append(f"{line} \\")
+            line = "      " + words
+        else:
+            line += f" {words}"
+    return [*lines, line]
+
 
 class Parser(argparse.ArgumentParser):
     """argparse, with errors as one line and without guessing at shortened options."""

@@ -69,8 +69,7 @@ class ProfileFile(Reading):
 
 def read_file(path: Path, tick: Tick = no_tick) -> Reading:
     """Return what a file holds, or the folder of a model or of measured requests."""
-    if is_folder(path):
-        path = path / (RUNS if is_file(path / RUNS) else "config.json")
+    path = _in_folder(path) if is_folder(path) else path
     file = str(path)
     head = head_of(path)
     if not head.strip():
@@ -96,6 +95,14 @@ def read_file(path: Path, tick: Tick = no_tick) -> Reading:
         raise FormatError(file, reason)
     first = head.strip().splitlines()[0]
     raise FormatError(file, f"begins like no kind of file that is read ({shown(first)}): {KINDS}")
+
+
+def _in_folder(path: Path) -> Path:
+    """Return what of a folder is read."""
+    for name in (RUNS, "config.json"):
+        if is_file(path / name):
+            return path / name
+    raise FormatError(str(path), f"is a folder without config.json or {RUNS}")
 
 
 def with_gpus(reading: Reading, gpus: int | None) -> Reading:

@@ -345,7 +345,7 @@ def _question(draft: _Draft, log: _Log) -> tuple[str, int, bool, list[str]]:
         if collective:
             middle = (ratio.low + ratio.high) / 2
             notes.append(
-                f"the collective is not named; busbw / algbw of {middle:.4g} tells {collective}"
+                f"the collective is not named; busbw / algbw is {middle:.4g}, as of {collective}"
             )
             if collective == "all_reduce" and ratio.low <= 1:
                 notes.append("a send_recv of any number of GPUs would look the same")

@@ -152,7 +152,7 @@ def _compared(
     Predictions are a row for each point: the time, and the ends of its interval.
     """
     if cluster is None:
-        return None, None, None, "no machine is known: name it with --on"
+        return None, None, None, "the machine is not known (name it with --on)"
     if not run.num_gpus:
         return None, None, None, "the number of GPUs is not known"
     if not run.collective or run.collective not in COLLECTIVES:

@@ -35,7 +35,7 @@ def _why_unknown(findings: TraceFindings) -> str:
     if not findings.groups:
         return "the trace has no collectives"
     if not findings.system:
-        return "no machine is known: name it with --on"
+        return "the machine is not known (name it with --on)"
     if len(findings.ranks) == 1:
         return (
             "times of collectives in one rank's trace include waiting for other ranks: give the"

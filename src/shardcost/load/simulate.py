@@ -76,7 +76,8 @@ class _Simulation:
         users = stream.users or len(stream)
         room = KVRoom(pool.engine, self.longest)
         if room.blocks < 1:
-            need = "one that leaves memory for at least one block of KV cache"
+            need = "one that leaves memory for a KV cache beside the weights (more tp or pp, or a"
+            need += " narrower number format)"
             raise BadValueError("layout", pool.engine.layout.short(), need)
         most = min(scheduler.max_num_seqs, users, max(1, room.blocks))
         times = StepTimes(

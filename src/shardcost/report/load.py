@@ -148,13 +148,23 @@ def _latencies(load: Load, limits: Limits, intervals: Mapping[str, tuple[float, 
     return table((*HEAD, ""), rows, right="1234")
 
 
+def kept_shares(load: Load, limits: Limits) -> dict[str, float]:
+    """Return the share of requests that keep each limit by itself, by the latency's name."""
+    given = {name: getattr(limits, f"{name}_s", None) for name in NAMES}
+    return {
+        name: load.good(Limits(**{f"{name}_s": limit}))
+        for name, limit in given.items()
+        if limit is not None
+    }
+
+
 def kept(load: Load, limits: Limits, name: str) -> str:
     """Return how many requests keep the limit on a latency; nothing where it has none."""
-    limit = getattr(limits, f"{name}_s", None)
-    if limit is None:
+    share = kept_shares(load, limits).get(name)
+    if share is None:
         return ""
-    share = load.good(Limits(**{f"{name}_s": limit}))
-    return f"at most {seconds(limit)}: kept by {format_percent(share)}"
+    limit = seconds(getattr(limits, f"{name}_s"))
+    return f"at most {limit}: kept by {format_percent(share)}"
 
 
 def lines(
@@ -296,7 +306,11 @@ def sentence(sweep: Sweep) -> str:
     held = f"Holds {least}{knee.value:g} {unit}{users}{limits}"
     if broken is None:
         return f"{held}; no load tried breaks them." if limits else f"{held}; no queue grows."
-    return f"{held}; first limit, at {broken.value:g}: {_why(broken, sweep.limits)}."
+    said = f"{held}; first limit, at {broken.value:g}: {_why(broken, sweep.limits)}."
+    again = [point.value for point in sweep.points if point.held and point.value > broken.value]
+    if again:
+        said += f" Higher loads are held again, up to {max(again):g}."
+    return said
 
 
 def limits_text(limits: Limits) -> str:

@@ -96,7 +96,8 @@ def _few(remarks: Sequence[str]) -> Iterator[str]:
 def failure_as_text(plan: Plan) -> str:
     """Return why nothing is feasible, and what would be."""
     result = plan.found
-    lines = [f"nothing feasible among {result.considered:,} layouts:"]
+    count = f"{result.considered:,} layout{'s' * (result.considered != 1)}"
+    lines = [f"nothing feasible among {count}:"]
     lines += counted(result.rejected, _MOST_REASONS)
     lines.append(paragraph(shortfall(result), "  "))
     for each in plan.relaxations:
@@ -480,12 +481,12 @@ def _runner_up(plan: Plan) -> str:
 
 
 def _steady(stability: Stability) -> str:
-    draws = f"{stability.draws} Monte-Carlo draws of the model error"
+    draws = f"{stability.draws} Monte Carlo draws of the model error"
     text = f"stays first in {stability.first_stays_pct:.0f} % of {draws}"
     if stability.first_stays_pct < 100:
         text += f", at most {stability.worst_loss_pct:.1f} % behind in 90 % of them"
     if stability.changed >= 0.05:
-        text += f"; on average {stability.changed:.1f} of the {stability.shown} shown leave the top"
+        text += f"; on average {stability.changed:.1f} of the {stability.shown} shown drop out"
     return text
 
 

@@ -219,7 +219,7 @@ def _confirmed(best: PlannedDeployment) -> str:
         return "no: by the closed form alone"
     many = f"{len(best.load.served):,} requests"
     if best.confirmed:
-        return f"by a simulation of {many} that it was not chosen by; the others are not"
+        return f"by a simulation of {many} after it was chosen; the others are not"
     return f"no: by the simulation of {many} that it was chosen by"
 
 

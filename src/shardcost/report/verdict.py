@@ -56,7 +56,8 @@ def _in_words(verdict: Verdict) -> str:
     if verdict.fast:
         fastest = min(verdict.levels, key=lambda level: level.percentile)
         share = f"{100 - fastest.percentile:.0f} %"
-        return f"faster than {share} of such machines at sizes {fastest.band}; is it this machine?"
+        where = f"faster than {share} of such machines at sizes {fastest.band}"
+        return f"{where}; it may be another machine"
     words = "as fast as such machines are" if slowest else "as it should be"
     if slowest is not None and slowest.percentile > _NOT_WORTH_SAYING:
         words += f"; {where}"

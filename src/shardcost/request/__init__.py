@@ -316,12 +316,12 @@ def varied_name(text: str, phase: str) -> str:
     known = options.varied(phase)
     if name in known:
         return name
-    from shardcost.catalog.figures import figure_named, names
+    from shardcost.catalog.figures import figure_named
 
     try:
         figure_named(name)
     except UnknownNameError:
-        figures = f"(or a figure of the machine: {', '.join(names())})"
+        figures = "(or a figure of the machine, such as link.bandwidth: --set x=1 lists them)"
         raise UnknownNameError("name in --vary", name, known, figures) from None
     return name
 

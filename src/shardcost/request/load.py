@@ -207,9 +207,18 @@ def requests_of(given: Given, finder: Finder) -> Requests:
         count=count,
         prompt=_lengths(given, "isl"),
         output=_lengths(given, "osl"),
-        prefix_tokens=value_of(given, options.LOAD["prefix_tokens"]),
+        prefix_tokens=_prefix(given),
         seed=value_of(given, options.LOAD["seed"]),
     )
+
+
+def _prefix(given: Given) -> int:
+    """Return how many tokens all prompts begin with."""
+    option, prompt = options.LOAD["prefix_tokens"], _lengths(given, "isl").mean
+    tokens: int = value_of(given, option)
+    if tokens > prompt:
+        raise BadValueError(option.flag, tokens, f"at most {flag('isl')}, {prompt:g} tokens")
+    return tokens
 
 
 def _arrival(given: Given) -> str:
@@ -388,7 +397,7 @@ def load_question_of(given: Given, finder: Finder) -> LoadQuestion:
         ),
         prompt=_lengths(given, "isl"),
         output=_lengths(given, "osl"),
-        prefix_tokens=value_of(given, options.LOAD["prefix_tokens"]),
+        prefix_tokens=_prefix(given),
         seed=value_of(given, options.LOAD["seed"]),
         limits=limits_of(given),
         rate_per_s=_rate(given),

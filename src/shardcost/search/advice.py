@@ -52,6 +52,8 @@ _COMPUTE: Final = ("gemm", "attention", "elementwise", "optimizer")
 _ARITHMETIC: Final = "FLOP/s"
 _MORE: Final = 0.1
 """How much more of a resource the sentence states."""
+_ALIKE: Final = 0.8
+"""Of what one resource brings, from where on another that brings as much counts alike."""
 
 Steps = Mapping[str, tuple[Step, ...]]
 
@@ -297,6 +299,8 @@ def _on_device(gains: Sequence[Gain], shares: Mapping[str, float]) -> str:
     """Return whether compute is bound by FLOP/s, by memory, or by kernels that are too small."""
     first, second = sorted(gains, key=lambda gain: -gain.elasticity)
     bound = "compute-bound" if first.what == _ARITHMETIC else "memory-bound"
+    if second.elasticity > _ALIKE * first.elasticity:
+        bound = "memory- and compute-bound alike"
     if first.elasticity + second.elasticity < sum(shares.get(kind, 0.0) for kind in _COMPUTE) / 2:
         bound = "in kernels too small to fill the GPU"
     return f", {bound} ({_brings(first)} faster; {_brings(second)})"

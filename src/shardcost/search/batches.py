@@ -22,6 +22,7 @@ from shardcost.search.parts import (
     Part,
     best_of,
     distinct_of,
+    front_of,
     joined,
     leaders_of,
     rows_of,
@@ -59,8 +60,13 @@ def refined(questions: Sequence[Question], part: Part, most: int, *, distinct: b
     for (axis, value), score in chain.from_iterable(each.by_axis.items() for each in parts):
         if axis != "batch":
             by_axis[axis, value] = min(score, by_axis.get((axis, value), inf))
+    ranked = _joined_best(best, more, tried, most, distinct=distinct)
+    own = [batch for each in tried for batch in each.space.batch]
+    between = rows_of(ranked, np.isin(ranked["batch"], own, invert=True))
+    if ranked["batch"][0] in between["batch"]:
+        by_axis["batch", int(ranked["batch"][0])] = float(ranked["score"][0])
     return replace(
-        part, best=_joined_best(best, more, tried, most, distinct=distinct), by_axis=by_axis
+        part, best=ranked, front=front_of(stacked((part.front, between))), by_axis=by_axis
     )
 
 

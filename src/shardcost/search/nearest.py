@@ -55,7 +55,8 @@ class Nearest(NamedTuple):
             if name not in {"tp", "cp", "pp", "ep"}:
                 value = getattr(self.layout, name)
                 shown = ("off", "on")[value] if isinstance(value, bool) else value
-                said.append(f"{name.replace('_', ' ')} {shown}")
+                words = "ZeRO" if name == "zero" else name.replace("_", " ")
+                said.append(f"{words} {shown}")
         return ", ".join([*said, *([self.network] if self.network else [])])
 
 

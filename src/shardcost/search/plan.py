@@ -135,7 +135,7 @@ def _in_order(axis: str, value: Any, feasible: Mapping[Any, float], worse: str) 
     helps = f"more {_named(axis)} {'help' if axis.endswith('s') else 'helps'} up to {value}"
     if place + 1 == len(values):
         before = _compared(values[place - 1], feasible, value, worse)
-        return f"{helps} (the largest feasible); {before}"
+        return f"{helps} (the largest feasible tried); {before}"
     after = _compared(values[place + 1], feasible, value, worse)
     return f"{_named(axis)} {value} is best; {after}" if not place else f"{helps}; {after}"
 

@@ -57,7 +57,7 @@ class _Try(NamedTuple):
     question: Question
     words: str
     axis: str | None = None
-    """The axis that was freed, whose value then completes the words."""
+    """The axis that was freed, which begins the words with the value that it then has."""
 
 
 def shortfall(found: Found) -> str:
@@ -66,8 +66,8 @@ def shortfall(found: Found) -> str:
         return ""
     least = found.smallest
     if least is None:
-        most = next(iter(found.rejected), None)
-        return f"no layout is possible{f': {most}' if most else ''}"
+        only = found.rejected if len(found.rejected) == 1 else ()
+        return ": ".join(("no layout is possible", *map(str, only)))
     room = _room_bytes(least.question)
     if least.memory_bytes > room:
         need = f"{format_bytes(least.memory_bytes)} of {format_bytes(room)}"
@@ -178,7 +178,7 @@ def _with_all_freed(question: Question) -> Iterator[_Try]:
     """Yield the question with nothing fixed and no limits, and more and more GPUs."""
     free = replace(question.asked, **{name: getattr(Space(), name) for name in _fixed(question)})
     anything = replace(_completed(question, free), constraints=Constraints())
-    said = ["all axes freed"] if _fixed(question) else []
+    said = ["all axes free"] if _fixed(question) else []
     said += ["all limits dropped"] if question.constraints != Constraints() else []
     if said:
         yield _Try(anything, ", ".join(said))
@@ -191,13 +191,13 @@ def _freed(question: Question) -> Iterator[_Try]:
     given, fixed = question.asked, _fixed(question)
     for name in fixed:
         free = replace(given, **{name: getattr(Space(), name)})
-        words = f"{name} freed (was {_listed(getattr(given, name))})"
+        words = f"instead of {_listed(getattr(given, name))}"
         yield _Try(_completed(question, free), words, name)
     degrees: dict[str, Any] = {name: None for name in fixed if name in _DEGREES}
     if len(degrees) > 1:
         free = replace(given, **degrees)
         was = ", ".join(f"{name} {_listed(getattr(given, name))}" for name in degrees)
-        yield _Try(_completed(question, free), f"degrees freed (were {was})")
+        yield _Try(_completed(question, free), f"degrees free (were {was})")
 
 
 def _listed(values: tuple[Any, ...]) -> str:
@@ -239,7 +239,7 @@ def _answer(each: _Try) -> Relaxation | None:
     if each.axis is None:
         return Relaxation(each.words, best)
     value = best.row.get(each.axis, getattr(best.family, each.axis, None))
-    return Relaxation(f"{each.words}: {value}", best)
+    return Relaxation(f"{each.axis.replace('_', ' ')} {value} {each.words}", best)
 
 
 def _searched(question: Question) -> Found:

@@ -365,7 +365,7 @@ def ratio(given: Fields) -> Any:
         )
     except BadValueError as error:
         raise ImpossibleError(error) from None
-    return ratio_as_data(found, deployment.prefill.workers)
+    return ratio_as_data(found, deployment.prefill.workers) | {"requests_each": requests.count}
 
 
 def plan_check(given: Fields) -> Any:

@@ -38,6 +38,7 @@ def _model(model: Model) -> dict[str, Any]:
     plain = ("name", "parameters", "active_parameters", "hidden_size", "context_tokens")
     return {key: getattr(model, key) for key in plain} | {
         "title": model.name,
+        "aliases": catalog.aliases("models", model.name),
         "layers": model.num_layers,
         "heads": list(model.attention_heads),
         "experts": model.most_experts,

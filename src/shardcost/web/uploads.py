@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Any, Final
 
-from shardcost.calibrate.calibrate import calibrate
+from shardcost.calibrate.calibrate import Calibrated, calibrate
 from shardcost.calibrate.gather import NotStatedError, Stated, UnplacedError, gathered
 from shardcost.calibrate.profile import as_profile
 from shardcost.catalog import cluster_named
@@ -37,6 +37,8 @@ _ANSI: Final = re.compile("\x1b\\[[01]m")
 _MOST_PROFILE_NAME: Final = 64
 _HINTS: Final = re.compile(r":? say --.*| \(a network between nodes: --network\)")
 """What the command line adds to a reason."""
+_TERMINAL: Final = re.compile(r" \(--json has all\)|:\s+`shardcost\s+clusters`\s+lists\s+them")
+"""What a report says to those in a terminal."""
 
 
 def explain(name: str, content: bytes, stated: Stated | None = None) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def explain(name: str, content: bytes, stated: Stated | None = None) -> dict[str
             use, words = _use(reading, inspection, content)
         report = _renamed(as_data(inspection), str(path), shown)
         text = _ANSI.sub("", as_text(inspection)).replace(str(path), shown)
-        text = text.replace("name it with --on", "choose it below").replace(" (--json has all)", "")
+        text = _TERMINAL.sub("", text.replace("name it with --on", "choose it below"))
     return {
         "name": shown,
         "kind": reading.kind,
@@ -174,16 +176,26 @@ def _use_of_measurements(
         name = name[:_MOST_PROFILE_NAME]
         profile = as_profile(name, measured.cluster, results)
     except NotStatedError as error:
-        return None, f"it {_HINTS.sub('', error.reason)}: choose the machine"
+        return None, f"it {_HINTS.sub('', error.reason)}; choose the machine"
     except UnplacedError as error:
-        reasons = [_HINTS.sub("", reason) for reason in error.passed_over]
+        reasons = [_HINTS.sub("; choose the network", reason) for reason in error.passed_over]
         return None, "; ".join(reasons) or "no collectives were measured in it"
     except ShardcostError as error:
         reason = error.reason if isinstance(error, FormatError) else str(error)
         return None, _HINTS.sub("", reason)
     points = f"{measured.points:,} measured point{'s' * (measured.points != 1)}"
     joined = "" if measured.cluster.network is None else f" with {measured.cluster.network.name}"
-    return {"profile": profile}, f"{measured.cluster.name}{joined}, calibrated on {points}"
+    words = f"{measured.cluster.name}{joined}, calibrated on {points}"
+    return {"profile": profile}, ". ".join((words, *map(_errors, results)))
+
+
+def _errors(result: Calibrated) -> str:
+    """Return how far the constants of a library are off, before the fit and after it."""
+    stages = (("before", result.before), ("after", result.after), ("left out", result.left_out))
+    known = [(name, each.median_pct) for name, each in stages if each.median_pct is not None]
+    said = ", ".join(f"{median:.1f} % {name}" for name, median in known)
+    library = result.calibration.library
+    return f"Median error of {'the network' if library == 'network' else library}: {said}"
 
 
 class _TooLongError(ShardcostError):

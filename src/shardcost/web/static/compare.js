@@ -100,11 +100,11 @@ function limitRows(sides) {
   });
 }
 
-/** Return in how many cases a limit is kept: 9 of 10 cases. @param {any} each */
-export const cases = (/** @type {any} */ { holds_share: share }) => `${Math.round(10 * share)} of 10 cases`;
+/** Return in how many cases a limit is kept: 9 of 10. @param {any} each */
+export const cases = (/** @type {any} */ { holds_share: share }) => `${Math.round(10 * share)} of 10`;
 
 /** Return a limit with how surely it is kept. @param {any} each */
-export const heldLimit = (each) => `${each.words}: holds in ${cases(each)}`;
+export const heldLimit = (each) => `${each.words}: holds in ${cases(each)} cases`;
 
 // ---------------------------------------------------------------------------------- the bars
 
@@ -164,7 +164,7 @@ function tableOf(names, caption, of, rows) {
   return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": caption }, h("table", { class: "rows compared" },
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, of),
-      names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "difference"))),
+      names.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, names[1], " minus ", names[0]))),
     h("tbody", {}, rows.map(({ name, cells, lost, kind }) => h("tr", {},
       h("th", { scope: "row", class: "left" }, h("span", { class: "comparison-part" }, name)),
       cells.map((cell) => h("td", {}, pieces(cell))), h("td", { class: kind || null }, pieces(lost)))))));

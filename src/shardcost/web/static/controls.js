@@ -246,7 +246,7 @@ export class Controls {
   /** @param {Ask} ask @param {any} estimate */
   showLists(ask, estimate) {
     const { models, clusters, networks, software } = this.catalog;
-    const model = named(models, (each) => [each.name, count(each)]);
+    const model = named(byEveryName(models), (each) => [each.name, count(each)]);
     fillList("model", model, ask.config ? PASTED : ask.model, pasted(ask.config, estimate?.model));
     const cluster = named(clusters, (each) => [each.name, each.title], ask.on);
     fillList("on", cluster, ask.profile ? PASTED : ask.on, pasted(ask.profile, estimate?.cluster));
@@ -298,14 +298,14 @@ export class Controls {
     const select = this.inputs[field];
     const steps = this.steps[field];
     const now = this.estimate?.layout?.[field] ?? this.estimate?.workload?.[field];
-    const options = [["", now && !ask[field] ? `${format.words(now)} · default` : "default"]];
-    for (const value of OPTIONS[field].choices) options.push([value, format.words(value)]);
+    const options = [["", now && !ask[field] ? `${spelled(field, now)} · default` : "default"]];
+    for (const value of OPTIONS[field].choices) options.push([value, spelled(field, value)]);
     fillSelect(select, options, ask[field] ?? "");
     for (const option of select.options) {
       const step = steps?.find((each) => each.value === option.value);
       option.disabled = Boolean(step && !step.possible);
       option.title = step ? stepText(field, step) : "";
-      if (step?.time_s) option.textContent = `${format.words(step.value)}: ${format.time(step.time_s)}`;
+      if (step?.time_s) option.textContent = `${spelled(field, step.value)}: ${format.time(step.time_s)}`;
     }
     if (FORMATS.includes(field)) this.markFormats(select, ask.phase);
   }
@@ -322,8 +322,7 @@ export class Controls {
         : OPTIONS.dtype.choices.includes(product) && product !== option.value ? `multiplied as ${product}` : "";
       option.disabled = product === undefined;
       option.title = note;
-      const name = format.words(option.value);
-      option.textContent = note && !option.selected ? `${name} · ${note}` : name;
+      option.textContent = note && !option.selected ? `${option.value} · ${note}` : option.value;
     }
   }
 
@@ -336,7 +335,7 @@ export class Controls {
 
   /** Has the model experts? @param {Ask} ask */
   mixes(ask) {
-    const model = this.catalog.models.find((/** @type {any} */ each) => each.name === ask.model);
+    const model = byEveryName(this.catalog.models).find((each) => each.name === ask.model);
     return Boolean(ask.config || model?.experts || OF_EXPERTS.some((field) => ask[field]));
   }
 
@@ -396,13 +395,23 @@ function mark(input, fault) {
 /** Return what else a step changes, beside its own axis. @param {Step} step */
 function gaveWay(step) {
   const { set = {}, along = [] } = step;
-  const said = along.map((name) => `${format.words(name)} ${format.words(String(set[name]))}`);
+  const said = along.map((name) => valued(name, set[name]));
   return [...said, ...(set.network ? [set.network] : [])].join(", ");
+}
+
+/** Return a choice as the command line spells it where it is a number format, else as words. */
+const spelled = (/** @type {string} */ field, /** @type {any} */ value) =>
+  (field.endsWith("dtype") ? String(value) : format.words(value));
+
+/** Return an option with its value: `tp 8`, `ZeRO 1`. @param {string} field @param {any} value */
+function valued(field, value) {
+  const said = OPTIONS[field]?.said;
+  return said?.endsWith(" {}") ? said.replace("{}", String(value)) : `${format.words(field)} ${spelled(field, String(value))}`;
 }
 
 /** Say what a step would do. @param {string} axis @param {Step} step */
 export function stepText(axis, step) {
-  const name = `${format.words(axis)} ${format.words(String(step.value))}`;
+  const name = valued(axis, step.value);
   if (!step.possible) return `${name}: impossible${step.reason ? `, ${step.reason}` : ""}`;
   const along = step.current ? "" : gaveWay(step);
   const changed = along ? `${name} with ${along}` : name;
@@ -426,11 +435,16 @@ function named(nouns, said, chosen) {
   });
 }
 
+/** Return models once for each name that they are known by, in the order of these. @param {any[]} models */
+const byEveryName = (models) => models
+  .flatMap((model) => [model.name, ...(model.aliases ?? [])].map((name) => ({ ...model, name })))
+  .sort((one, other) => (one.name < other.name ? -1 : 1));
+
 /** @param {any} model */
-const count = (model) => (model.parameters ? `${format.count(model.parameters)} parameters` : "");
+const count = (model) => (model.parameters ? format.count(model.parameters) : "");
 
 /** @param {any} file @param {string|undefined} name */
-const pasted = (file, name) => (file ? `pasted: ${name ?? "…"}` : null);
+const pasted = (file, name) => (file ? name ?? "from a file" : null);
 
 /**
  * @param {string} id @param {string[][]} options @param {string} value @param {string|null} own

@@ -106,6 +106,7 @@ export class Files {
 
   reset() {
     this.found = null;
+    this.dialog.classList.remove("read");
     this.useButton.hidden = true;
     this.message.replaceChildren();
     this.message.className = "file-message";
@@ -139,9 +140,7 @@ export class Files {
     this.message.append(h("p", { class: "hint" }, stated ? "Calibrating: this may take half a minute…" : `Reading ${name}…`));
     try {
       const found = await postFile(content, name, stated);
-      if (asked !== this.asked) return;
-      this.show(found);
-      if (stated && found.use) this.apply();
+      if (asked === this.asked) this.show(found);
     } catch (error) {
       if (asked === this.asked) this.fail(/** @type {Error} */ (error).message);
     }
@@ -151,6 +150,7 @@ export class Files {
   show(found) {
     this.reset();
     this.found = found;
+    this.dialog.classList.add("read"); // what the file says takes the place of what could be pasted
     const lines = [found.words ?? []].flat();
     this.message.append(
       h("p", { class: "file-kind" }, `${found.name}: ${found.kind}`),
@@ -159,7 +159,7 @@ export class Files {
     if (found.measured_on) this.message.append(this.machine(found.measured_on));
     const words = found.use ? `“Use it” takes ${found.words_on_use}.` : `Cannot be used yet: ${found.words_on_use}.`;
     this.message.append(h("p", { id: "file-words" }, words));
-    this.offer(found.use ? "Use it" : "Calibrate and use", Boolean(found.use || found.measured_on));
+    this.offer(found.use ? "Use it" : "Calibrate", Boolean(found.use || found.measured_on));
     announce(`${found.name}: ${found.kind}. ${lines.join(". ")}`);
   }
 
@@ -185,7 +185,7 @@ export class Files {
       input.id = id;
       input.addEventListener("change", () => {
         if (this.found) this.found.use = null;
-        this.offer("Calibrate and use", true);
+        this.offer("Calibrate", true);
       });
       return h("div", { class: "field" }, h("label", { for: id }, label), input);
     };

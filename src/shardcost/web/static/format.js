@@ -149,8 +149,11 @@ export function layoutExtras(layout) {
     .map(({ name, said }) => said.replace("{}", words(String(layout[name])))).join(", ");
 }
 
+const JOINED = /all_reduce|all_gather|reduce_scatter|all_to_all|one_shot|two_shot/g;
+
 /** Return names as people write them. @param {string} name */
-export const words = (name) => name.replace(/_/g, " ");
+export const words = (name) =>
+  name.replace(JOINED, (found) => found.replace(/_/g, "-")).replace("send_recv", "send/recv").replace(/_/g, " ");
 
 /** @type {Record<string, string>} */
 const NAMES = {

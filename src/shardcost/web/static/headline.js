@@ -92,13 +92,14 @@ function tiles(found, phase) {
  * @param {{low: number, high: number}|string|undefined} ends @param {(value: number) => string} form
  */
 function tile(label, text, figure, ends, form) {
-  const spread = typeof ends === "object" ? format.ends(ends.low, ends.high, form) : ends;
+  const spread = typeof ends !== "object" ? ends
+    : ends.low < ends.high ? format.ends(ends.low, ends.high, form) : "";
   return h(
     "div",
     { class: "tile", data: { tile: figure } },
     h("span", { class: "label" }, label),
     h("span", { class: "value" }, number(text, figure, { label })),
-    h("span", { class: "interval" }, spread ?? "\u00a0"),
+    h("span", { class: "interval" }, spread || "\u00a0"),
   );
 }
 
@@ -166,6 +167,7 @@ function showMemory(memory) {
     h("i", { class: `swatch m-${kind}`, "aria-hidden": "true" }),
     h("span", { class: "what" }, format.partName(kind)),
     number(format.bytes(size), `memory.${kind}`, { label: format.partName(kind) }),
+    h("span", { class: "share" }, format.percent(size / memory.capacity_bytes)),
   )));
 }
 

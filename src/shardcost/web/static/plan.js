@@ -178,7 +178,7 @@ class Plan {
       this.inputs[name].closest(".field").hidden = !phases.includes(phase);
     }
     for (const { name } of SEVERAL) {
-      this.inputs[name].placeholder = `${shownOf(estimate, name) ?? "default"}, or several`;
+      this.inputs[name].placeholder = String(shownOf(estimate, name) ?? "default");
     }
     for (const { name, phases } of AXES) {
       this.inputs[`fix-${name}`].closest(".field").hidden = !phases.includes(phase);
@@ -350,8 +350,8 @@ function sentences(result) {
   const lines = crossovers.map((/** @type {any} */ each) => each.words);
   if (stability) {
     lines.push(`Robustness: stays first in ${format.whole(stability.first_stays_pct)} % of `
-      + `${stability.draws} Monte Carlo draws of the model error; ${format.fixed(stability.changed, 1)} of the `
-      + `${stability.shown} shown leave the top on average.`);
+      + `${stability.draws} Monte Carlo draws of the model error${stability.changed >= 0.05
+        ? `; on average ${format.fixed(stability.changed, 1)} of the ${stability.shown} shown drop out` : ""}.`);
   }
   if (result.best.length) {
     lines.push(...relaxations.map((/** @type {any} */ each) => `feasible: ${each.words}`));
@@ -413,7 +413,7 @@ function lossesTable(result) {
 
 /** @param {any} result */
 function sensitivityTable(result) {
-  return table("10 % more of it makes the best", ["of what", "faster", "time"],
+  return table("What 10 % more of a resource brings", ["resource", "faster", "time of the best"],
     result.sensitivity.map((/** @type {any} */ each) => [
       each.note ? [each.what, h("small", {}, each.note)] : each.what,
       `${format.fixed(each.faster_pct, 1)} %`, format.time(each.time_s)]), "plan-sensitivity");

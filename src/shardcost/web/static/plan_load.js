@@ -10,7 +10,7 @@ import { LAYOUT, LOAD, OPTIONS } from "./state.js";
 const NONE = "none"; // in a link: a field that begins with a value, and was emptied
 const DEGREES = ["tp", "cp", "ep", "pp", "dp"];
 /** What holds where a load is not given. @type {Record<string, string>} */
-const OTHERWISE = { rate: "the most that is held", users: "by rate" };
+const OTHERWISE = { rate: "the highest", users: "by rate" };
 
 export class PlanLoad {
   /** @param {HTMLElement} root @param {any} page */

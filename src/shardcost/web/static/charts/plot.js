@@ -34,7 +34,8 @@ function drawn(frame, data) {
   frame.axisY(y, area, data.y);
   const inside = frame.add("g", { "clip-path": frame.clip(area.x, area.y - 1, area.w, area.h + 2) });
   for (const band of data.bands ?? []) inside.append(bandOf(frame, band, x, y));
-  for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area, taken));
+  const upright = (data.rules ?? []).filter((rule) => rule.x !== undefined).map((rule) => x(rule.x));
+  for (const rule of data.rules ?? []) taken.push(...ruled(frame, rule, x, y, area, taken, upright));
   for (const each of data.series) inside.append(lineOf(frame, each, x, y));
   taken.push(...endLabels(frame, ends, named, { x, y, area }));
   const spots = markedPoints(frame, data.marks ?? [], { x, y, area, taken });
@@ -72,7 +73,7 @@ function lineOf(frame, each, x, y) {
 }
 
 /** Draw a line across with its name beside it, where there is room beside other names; return where that is. */
-function ruled(frame, rule, x, y, area, taken) {
+function ruled(frame, rule, x, y, area, taken, upright) {
   const free = ([left, up, right, down]) => !taken.some(
     ([a, b, c, d]) => left < c && right > a && up < d && down > b);
   const colour = frame.colour(rule.colour ?? "muted");
@@ -101,8 +102,12 @@ function ruled(frame, rule, x, y, area, taken) {
   frame.add("line", { x1: area.x, x2: area.x + area.w, y1: at, y2: at, ...dash });
   const text = fitted(frame.narrow ? rule.short ?? rule.name : rule.name, area.w - 8, 11);
   const up = at > area.y + 14 ? at - 4 : at + 13;
-  frame.text(area.x + 4, up, text, { "font-size": 11, fill: colour });
-  return [[area.x, up - 10, area.x + 8 + textWidth(text, 11), up + 3]];
+  const wide = textWidth(text, 11) + 8;
+  // At the left, unless a line down crosses it there.
+  const late = upright.some((each) => each > area.x && each < area.x + wide);
+  const start = late ? area.x + area.w - wide : area.x;
+  frame.text(start + 4, up, text, { "font-size": 11, fill: colour });
+  return [[start, up - 10, start + wide, up + 3]];
 }
 
 /** Write the names of lines beside their ends, moved apart, each led to by a thin line. */

@@ -3,6 +3,7 @@
 import { around, html, number, plot } from "../charts.js";
 import { sentence } from "../format.js";
 import { choice, empty, field, framed, machine, words } from "./parts.js";
+import { algorithmName } from "./ring_words.js";
 
 export const id = "collective";
 export const title = "Collective";
@@ -169,7 +170,7 @@ export function mount(root, page) {
     const sizes = data.size_bytes;
     const own = messagesHere();
     line.textContent = sentence(data);
-    note.textContent = [pointsInWords(data.points ?? []), ...(data.notes ?? []).map(asSentence)].join(" ");
+    note.textContent = [pointsInWords(data.points ?? [], Boolean(asked.profile)), ...(data.notes ?? []).map(asSentence)].join(" ");
     const styles = pathStyles(data.paths);
     times.set({
       x: {
@@ -225,7 +226,7 @@ export function mount(root, page) {
         `${format.time(data.time_s.at(-1))} at ${format.bytes(sizes.at(-1))}, ${data.paths.length} paths.`,
       hint: "Arrow keys move through the sizes; the values stand below.",
     });
-    const reserve = styles.map((each) => each.name);
+    const reserve = styles.map((each) => each.short);
     const most = Math.max(...data.busbw_bytes_per_s, data.link?.bytes_per_s ?? 0);
     rates.set({
       reserve,
@@ -392,7 +393,7 @@ export function mount(root, page) {
   function sentence(data) {
     const what = `${words(data.collective)} among ${placeOf(data.gpus, data.nodes)}`;
     const net = data.network ? `, ${data.network}` : "";
-    return asSentence(`${what} of ${data.system}${net}, ${data.library}, ${data.mode}`);
+    return asSentence(`${what} of ${data.system}${net}, ${data.library}, ${data.mode === "graph" ? "CUDA graph" : "eager launch"}`);
   }
 
   return {
@@ -445,7 +446,7 @@ function placeOf(ranks, nodes) {
 }
 
 function pathName({ algorithm, protocol }) {
-  return [words(algorithm ?? ""), protocol && protocol !== "none" ? protocol : ""].filter(Boolean).join(" ");
+  return [algorithmName(algorithm ?? ""), protocol && protocol !== "none" ? protocol : ""].filter(Boolean).join(" ");
 }
 
 /** Return colours by algorithm and dashes by protocol. */
@@ -453,6 +454,7 @@ function pathStyles(paths) {
   const algorithms = [...new Set(paths.map((path) => path.algorithm))];
   return paths.map((path) => ({
     name: pathName(path),
+    short: pathName(path).replace(/ direct$/, ""),
     colour: COLOURS[algorithms.indexOf(path.algorithm) % COLOURS.length],
     dash: DASHES[String(path.protocol ?? "").toLowerCase()] ?? null,
     width: 1.4,
@@ -464,8 +466,9 @@ function asSentence(text) {
   return `${sentence(text)}${text.endsWith(".") ? "" : "."}`;
 }
 
-function pointsInWords(points) {
-  if (!points.length) return "No measurements of this system, collective and GPU count may be redistributed with shardcost.";
+function pointsInWords(points, ofFile) {
+  if (!points.length) return `No measured points to show: ${ofFile ? "a file has constants, not the points that they were fitted to"
+    : "none of this system, collective and GPU count may be redistributed"}.`;
   const sets = new Map();
   for (const each of points) sets.set(each.dataset, (sets.get(each.dataset) ?? 0) + 1);
   const said = [...sets].map(([name, count]) => `${count} of ${name}`).join(", ");

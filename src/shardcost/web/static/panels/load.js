@@ -5,7 +5,7 @@
 
 import { around, bars, fromZero, html, plot } from "../charts.js";
 import { showTexts } from "../export.js";
-import { told } from "../format.js";
+import { told, unflagged } from "../format.js";
 import { LOAD, OPTIONS } from "../state.js";
 import { choice, empty, field, framed, table } from "./parts.js";
 
@@ -91,10 +91,10 @@ export function mount(root, page) {
       : field(elementId, label, "", changed, {
         type: "text",
         maxlength: 80,
-        placeholder: example || format.unflagged(otherwise || String(usual ?? "")),
+        placeholder: example || briefly(otherwise || String(usual ?? "none")),
       });
     const input = made.select ?? made.input;
-    if (made.select && otherwise && !first) input.options[0].textContent = format.unflagged(otherwise);
+    if (made.select && otherwise && !first) input.options[0].textContent = briefly(otherwise);
     made.node.title = option.hint;
     return { option, node: made.node, input };
   }
@@ -165,7 +165,7 @@ export function mount(root, page) {
     const names = (page.catalog?.clusters ?? []).map((each) => each.name);
     if (value && !names.includes(value)) names.unshift(value);
     if (select.options.length === names.length + 1) return;
-    select.replaceChildren(...["", ...names].map((each) => html("option", { value: each }, each || otherwise)));
+    select.replaceChildren(...["", ...names].map((each) => html("option", { value: each }, each || briefly(otherwise))));
   }
 
   // ------------------------------------------------------------------------------ asking
@@ -365,7 +365,7 @@ export function mount(root, page) {
     const rows = Object.entries(LATENCIES).map(([figure, label]) => {
       const limit = found.limits[figure];
       return { cells: [label, ...PERCENTILES.map((part) => milliseconds(found[figure][part])),
-        limit ? `at most ${milliseconds(limit)}` : ""] };
+        limit ? `at most ${milliseconds(limit)}: kept by ${format.percent(found.kept[figure])}` : ""] };
     });
     const said = html("p", { class: "panel-line", id: "load-asked" }, `${found.title}: ${found.asked}.`);
     const latencies = table("latencies of this load", ["latency", ...PERCENTILES, ""], rows, { right: [1, 2, 3, 4] });
@@ -415,7 +415,7 @@ export function mount(root, page) {
 
   function drawRatio() {
     const { ratio } = shown;
-    splits.textContent = ratio.words;
+    splits.textContent = `${ratio.words} ${format.whole(ratio.requests_each)} requests each: compare splits with one another.`;
     divided.set({
       y: { form: (value) => format.significant(value, 3), label: "highest load held: requests/s per GPU" },
       x: { label: `prefill (P) and decode (D) workers on ${format.whole(ratio.gpus)} GPUs` },
@@ -479,6 +479,12 @@ export function mount(root, page) {
       return [head, ...(sweep?.points ?? []).map((each) => row("sweep", each)), row("shown", found)];
     },
   };
+}
+
+/** Return what holds where a field is empty, in the room of a field. */
+function briefly(otherwise) {
+  return { "the engine's own": "engine's own", "as the other pool's": "other pool's" }[otherwise]
+    ?? (otherwise.startsWith("what --gpus leaves") ? "by the GPUs" : unflagged(otherwise));
 }
 
 /** Return a text as it is sent. */

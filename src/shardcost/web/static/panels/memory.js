@@ -1,7 +1,7 @@
 // Memory: what the ranks of each stage hold at their peak, what a serving engine takes, and what the
 // device has.
 
-import { figure, fitted, html, linear, number, textWidth } from "../charts.js";
+import { figure, html, linear, number, textWidth } from "../charts.js";
 import { framed, table, words } from "./parts.js";
 
 export const id = "memory";
@@ -77,7 +77,7 @@ export function mount(root, page) {
           fill: HATCHED.has(kind) ? made.hatch(COLOURS[kind]) : made.colour(COLOURS[kind]),
           stroke: made.colour("panel"),
         });
-        const text = fitted(words(kind), wide - 8, 11);
+        const text = textWidth(words(kind), 11) < wide - 8 ? words(kind) : "";
         const sized = textWidth(format.bytes(size), 11) < wide - 8 ? format.bytes(size) : "";
         if (text && tall > 30) made.text(start + 4, y + 15, text, inkOf(made, kind));
         if (sized && tall > 30) made.text(start + 4, y + 30, sized, inkOf(made, kind));
@@ -123,7 +123,8 @@ export function mount(root, page) {
       x: start, y, width: end - start, height: area.tall, fill: "none",
       stroke: made.colour(COLOURS.kv_cache), "stroke-dasharray": "4 3",
     });
-    const text = fitted("more KV cache, taken by the engine", end - start - 12, 11);
+    const text = ["more KV cache, taken by the engine", "more KV cache", "engine"]
+      .find((each) => textWidth(each, 11) < end - start - 12);
     if (text) made.text(start + 6, y + area.tall / 2 + 4, text, { "font-size": 11, fill: made.colour("muted") });
   }
 

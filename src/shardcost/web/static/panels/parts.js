@@ -1,7 +1,7 @@
 // What panels have in common: asking once at a time, dimming, one line for errors, fields, tables.
 
 import { html } from "../charts.js";
-import { told } from "../format.js";
+import { told, words as spaced } from "../format.js";
 
 const PATIENCE_MS = 150;
 
@@ -130,7 +130,7 @@ export function empty(text) {
 
 /** Return a name as people write it. */
 export function words(name) {
-  return String(name).replace(/_/g, " ").replace(/^kv cache$/, "KV cache").replace(/^gemm$/, "GEMM");
+  return spaced(String(name)).replace(/^kv cache$/, "KV cache").replace(/^gemm$/, "GEMM");
 }
 
 /** Return the question's part that names the machine. */

@@ -14,6 +14,7 @@ export const title = "Algorithms";
 
 const FEWEST = 2;
 const MOST = 16;
+const NAMED = 3; // of operations that send one message
 const BASIC = [{ name: "ring", collectives: ["all_reduce", "reduce_scatter", "all_gather"] }];
 /** Until the catalog is there. */
 const FIELDS = ["collective", "algorithm", "n", "size"];
@@ -229,12 +230,13 @@ export function mount(root, page) {
       const perLayer = asked.phase !== "train" && (asked.pp ?? 1) === 1 ? inLayers / layers : 0;
       const rate = perLayer > 0
         ? `${perLayer} of these per layer, ${format.whole(often)} per step`
-        : `${format.significant(often, 4)} of these per step`;
-      const names = alike.map((each) => each.name).join(", ");
+        : `${format.digits(often)} of these per step`;
+      const names = alike.slice(0, NAMED).map((each) => each.name).join(", ");
+      const more = alike.length > NAMED ? ` and ${alike.length - NAMED} more` : "";
       const first = alike[0];
       const path = `${algorithmName(first.algorithm)} ${first.protocol === "none" ? "" : first.protocol}`.trim();
       own.replaceChildren(
-        `This layout does ${rate} (${names}), each ${format.time(first.time_s)} by ${first.library} ${path}.`,
+        `This layout does ${rate}, each ${format.time(first.time_s)} by ${first.library} ${path}: ${names}${more}.`,
       );
       return;
     }
@@ -262,7 +264,7 @@ export function mount(root, page) {
       const ends = `${format.time(predicted.low_s)} to ${format.time(predicted.high_s)}`;
       rows.push([
         `predicted, ${predicted.library}`,
-        html("span", {}, html("b", {}, format.time(predicted.time_s)), ` (${ends}) by ${path} `,
+        html("span", {}, html("b", {}, format.time(predicted.time_s)), ` (${ends}) by ${path}, called by itself `,
           html("button", { type: "button", class: "small", id: "ring-to-collective", on: { click: toCollective } },
             "Curve in Collective")),
       ]);

@@ -14,7 +14,7 @@ const AXES = Object.fromEntries(VARIED.map(({ name, label, hint, axis }) =>
   [name, axis === "degree" && name !== "gpus" ? `${hint.split(":")[0]} (${name})` : label]));
 const DEGREES = new Set(["gpus", "tp", "cp", "pp"]);
 const PARTS = [
-  ["compute_s", "computing", "c1", {}],
+  ["compute_s", "compute", "c1", {}],
   ["exposed_s", "communication, exposed", "c2", { edge: true }],
   ["bubble_s", "idle (bubble)", "muted", { hatched: true }],
   ["other_s", "host and overhead", "muted", {}],
@@ -27,10 +27,12 @@ export function mount(root, page) {
   const frame = framed(root);
   let asked = null;
   let shown = null;
-  let now = null;
   /* What the estimate is of, defaults and all. */
+  let now = null;
+  /* What varies unless somebody chose. */
+  let first = FIRST;
   const vary = choice("scaling-vary", "vary", Object.entries(AXES), page.view("scaling_vary") ?? FIRST, () => {
-    page.setView({ scaling_vary: vary.value === FIRST ? "" : vary.value });
+    page.setView({ scaling_vary: vary.value === first ? "" : vary.value });
     load(null);
   });
   const line = html("p", { class: "panel-line", id: "scaling-words" });
@@ -280,7 +282,9 @@ export function mount(root, page) {
       const { workload = {}, layout = {}, gpus = ask.gpus } = estimate ?? {};
       now = { ...workload, batch: workload.batch ?? workload.global_batch, ...layout, gpus };
       const names = Object.entries(AXES).filter(([name]) => OPTIONS[name].phases.includes(ask.phase));
-      vary.set(names, vary.value);
+      // One GPU by itself has nothing to divide: more of them are what can vary.
+      first = gpus === 1 ? "gpus" : FIRST;
+      vary.set(names, page.view("scaling_vary") || first);
       return load(signal);
     },
     rows() {
