@@ -197,7 +197,7 @@ def _sweep_of(row: Row) -> _Sweep | None:
     """Return the sweep of a row, or None where nothing follows from it."""
     again = row["dataset"] in _SWEPT
     recipe = row["engine"] == "trtllm" and not row.get("max_num_seqs")
-    if not ((again or recipe) and row["deployment"] == "disaggregated" and row["concurrency"]):
+    if not ((again or recipe) and row["deployment"] == "disaggregated" and row.get("concurrency")):
         return None
     try:
         users, workers, dp = (
