@@ -6,15 +6,16 @@ Where few tokens are decoded together, a step reads the weights of the experts t
 that TPOT over the number of users shows how many these are. A curve has the runs of one deployment
 and lengths by users; what a step takes whatever the batch is free for each curve, since it says
 nothing of routing. The skew (`shardcost.model.Experts.skew`) is the one of a row of values by which
-the curves deviate least. Each model is also predicted by the skew of the other models' curves.
+the curves deviate least, unless TPOT itself, without anything that is free, is then predicted
+worse. Each model is also predicted by the skew of the other models' curves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -91,17 +92,41 @@ def deviation_pct(predicted: Floats, measured: Floats) -> Floats:
     return best
 
 
-def errors_of(curves: Sequence[Sequence[Row]]) -> dict[str, Floats]:
+def error_pct(predicted: Floats, measured: Floats) -> Floats:
+    """Return the error of each point of a curve, in percent."""
+    found: Floats = 100 * np.abs(predicted / measured - 1)
+    return found
+
+
+class Curve(NamedTuple):
+    """TPOT over the number of users, in milliseconds."""
+
+    model: str
+    measured: Floats
+    by_skew: list[Floats]
+    """Predicted, for each of `SKEWS`."""
+
+
+def predicted(curves: Sequence[Sequence[Row]]) -> list[Curve]:
+    """Return curves with what is predicted for each skew."""
+    results = []
+    for count, rows in enumerate(curves, 1):
+        model = rows[0]["model"]
+        say(f"curve {count} of {len(curves)}: {model}, {len(rows)} points")
+        measured = np.array([float(row["measured"]) for row in rows])
+        by_skew = [np.array([predicted_ms(row, skew) for row in rows]) for skew in SKEWS]
+        results.append(Curve(model, measured, by_skew))
+    return results
+
+
+def errors_of(
+    curves: Sequence[Curve], error: Callable[[Floats, Floats], Floats] = deviation_pct
+) -> dict[str, Floats]:
     """Return the errors of all points of each model, a line for each of `SKEWS`."""
     errors: dict[str, list[Floats]] = {}
-    for count, rows in enumerate(curves, 1):
-        say(f"curve {count} of {len(curves)}: {rows[0]['model']}, {len(rows)} points")
-        measured = np.array([float(row["measured"]) for row in rows])
-        by_skew = [
-            deviation_pct(np.array([predicted_ms(row, skew) for row in rows]), measured)
-            for skew in SKEWS
-        ]
-        errors.setdefault(rows[0]["model"], []).append(np.array(by_skew))
+    for curve in curves:
+        by_skew = [error(each, curve.measured) for each in curve.by_skew]
+        errors.setdefault(curve.model, []).append(np.array(by_skew))
     return {model: np.concatenate(own, axis=1) for model, own in errors.items()}
 
 
@@ -115,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("table", type=Path, help="of serving runs (CSV)")
     given = parser.parse_args(arguments)
-    errors = errors_of(curves_of(read_table(given.table)))
+    curves = predicted(curves_of(read_table(given.table)))
+    errors = errors_of(curves)
     print("mean error of TPOT about its curve, %, by skew")
     print(f"{'model':<20} points " + " ".join(f"{skew:6.2f}" for skew in SKEWS) + "  left out")
     for model, own in errors.items():
@@ -124,6 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         left_out = f"{own[others].mean():.2f} (skew {SKEWS[others]:g})"
         print(f"{model:<20} {own.shape[1]:6} {figures}  {left_out}")
     print(f"best over all models: {SKEWS[best_of(errors)]:g}")
+    print("mean error of TPOT itself, %")
+    itself = errors_of(curves, error_pct)
+    for model, own in itself.items():
+        figures = " ".join(f"{value:6.2f}" for value in own.mean(axis=1))
+        print(f"{model:<20} {own.shape[1]:6} {figures}")
+    print(f"best over all models: {SKEWS[best_of(itself)]:g}")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from shardcost.validate.predictions import Floats
 _HOST: Final = ("step_overhead_ms", "host_per_sequence_us", "eager_per_kernel_us")
 _FRONT: Final = ("frontend_ms", "frontend_per_request_ms", "frontend_per_token_us")
 FITTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "sglang": (*_HOST, *_FRONT, "handoff_ms"),
+    "sglang": (*_HOST, "host_per_draft_us", *_FRONT, "handoff_ms"),
     "trtllm": (*_HOST, *_FRONT, "handoff_ms"),
     "trtllm_2025": (*_HOST, *_FRONT),
     "vllm": (*_HOST, *_FRONT),
@@ -119,7 +119,7 @@ def runs_of(table: Table, most: int | None = None) -> dict[str, list[Row]]:
         most: Runs of each engine and data set, evenly over the table; all if None.
     """
     runs: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in table.records():
+    for row in serving.rows_of(table):
         if row["dataset"] in _DATASETS:
             try:
                 case = serving.case_of(row)

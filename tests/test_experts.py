@@ -412,10 +412,13 @@ def test_routers_are_as_skewed_as_serving_runs_show(evidence: Path) -> None:
     table = evidence / "measured" / "more" / "serving.csv"
     if not table.is_file():
         pytest.skip(f"no {table.name} among the evidence")
-    errors = refit_routing.errors_of(refit_routing.curves_of(read_table(table)))
+    curves = refit_routing.predicted(refit_routing.curves_of(read_table(table)))
+    errors = refit_routing.errors_of(curves)
     (default,) = (own.default for own in fields(Experts) if own.name == "skew")
-    means = np.mean([own.mean(axis=1) for own in errors.values()], axis=0)
     chosen = refit_routing.SKEWS.index(default)
-    assert means[chosen] < means.min() + 0.15  # neighbouring values are as good
+    # More skew suits the curves a little better and TPOT itself as much worse.
+    for each in (errors, refit_routing.errors_of(curves, refit_routing.error_pct)):
+        means = np.mean([own.mean(axis=1) for own in each.values()], axis=0)
+        assert means[chosen] < means.min() + 0.5
     for own in errors.values():  # for each model, little worse than random routing at the most
         assert own[chosen].mean() < own[0].mean() + 0.5

@@ -117,6 +117,17 @@ def test_sequences_and_collectives_cost_what_the_software_says() -> None:
     assert with_both.time_s - without.time_s == pytest.approx(extra, rel=1e-3)
 
 
+def test_drafts_cost_the_host_by_the_token() -> None:
+    plain = replace(engine(), draft_tokens=2)
+    software = replace(plain.software, host_per_draft_s=1e-4)
+    busy = replace(plain, software=software)
+    extra = busy.decode(16, 1024).time_s - plain.decode(16, 1024).time_s
+    assert extra == pytest.approx(16 * 2 * 1e-4, rel=1e-3)
+    assert busy.prefill(16, 64).time_s == plain.prefill(16, 64).time_s
+    alone = replace(busy, draft_tokens=0).decode(16, 1024)
+    assert alone.time_s == replace(plain, draft_tokens=0).decode(16, 1024).time_s
+
+
 def test_one_rank_waits_for_none() -> None:
     assert engine().decode(1, 64).ledger.tensor_collectives == 0
 

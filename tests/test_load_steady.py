@@ -112,6 +112,35 @@ def test_more_load_takes_longer_up_to_capacity(engine: str) -> None:
     assert form.running[:3] == pytest.approx(by_little, rel=1e-6)
 
 
+def in_a_loop(users: int, requests: int, prompt: str, output: str, **scheduler: Any) -> Any:
+    """Return the closed form and the simulation of users of TensorRT-LLM."""
+    served = Deployment(pool("trtllm", **scheduler))
+    lengths: dict[str, Any] = {"prompt": Lengths.parse(prompt), "output": Lengths.parse(output)}
+    form = steady(served, **lengths, users=users, requests=requests)
+    sent = Requests(arrival="closed", users=users, count=requests, **lengths)
+    return form, simulate(served, sent)
+
+
+def test_no_step_is_longer_than_a_full_one() -> None:
+    """Prompts that came before a first token fill the next steps, of which few are left."""
+    form, load = in_a_loop(30, 300, "3712-4537", "exponential:23")
+    assert form.tpot_s == pytest.approx(load.tpot_s.mean, rel=0.3)
+    assert form.ttft_s == pytest.approx(load.ttft_s.mean, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "within"), [("1024", "256", 0.1), ("200-1090", "exponential:256", 0.6)]
+)
+def test_whole_prompts_wait_for_room_in_a_step(prompt: str, output: str, within: float) -> None:
+    form, load = in_a_loop(100, 600, prompt, output, max_num_batched_tokens=1100)
+    assert form.ttft_s == pytest.approx(load.ttft_s.mean, rel=within)
+    assert form.running < 90
+    chunked, _ = in_a_loop(
+        100, 600, prompt, output, max_num_batched_tokens=1100, chunked_prefill=True
+    )
+    assert chunked.ttft_s < form.ttft_s / 2
+
+
 def test_what_bounds_capacity_is_named() -> None:
     few = capacity(Deployment(pool(max_num_seqs=4)), **LENGTHS)
     assert few.limit == "max_num_seqs"

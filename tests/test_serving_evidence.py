@@ -92,12 +92,48 @@ def test_a_row_is_simulated_as_it_was_run(tmp_path: Path) -> None:
     # Few places in the batch are a queue before them.
     assert figures(max_num_seqs="2")["ttft_mean_ms"] > 2 * usual["ttft_mean_ms"]
     # Without a second worker the burst of prompts is prefilled by those that decode.
-    pools = {
-        "deployment": "disaggregated", "gpus": "8", "prefill_workers": "1", "decode_workers": "1",
-        **{f"{pool}_{each}": "4" if each == "tp" else "1"
-           for pool in ("prefill", "decode") for each in ("tp", "pp", "dp", "ep")},
-    }  # fmt: skip
-    assert figures(**pools)["tpot_mean_ms"] < usual["tpot_mean_ms"]
+    assert figures(**POOLS)["tpot_mean_ms"] < usual["tpot_mean_ms"]
+
+
+POOLS = {
+    "deployment": "disaggregated", "gpus": "8", "prefill_workers": "1", "decode_workers": "1",
+    **{f"{pool}_{each}": "4" if each == "tp" else "1"
+       for pool in ("prefill", "decode") for each in ("tp", "pp", "dp", "ep")},
+}  # fmt: skip
+
+
+def test_recipes_send_more_than_decode_workers_have_places_for(tmp_path: Path) -> None:
+    recipe = {**POOLS, "engine": "trtllm", "version": "dynamo 0.8.1", "decode_workers": "4"}
+
+    def places(dtype: str, *users: str) -> list[str | None]:
+        runs = [{**recipe, "weight_dtype": dtype, "concurrency": count} for count in users]
+        rows = serving.rows_of(table(tmp_path, *runs))
+        assert len({serving.case_of(row) for row in rows}) == len(users)
+        return [row.get("decode_max_num_seqs") for row in rows[::2]]
+
+    assert places("nvfp4", "12", "20") == ["4", "4"]  # one server: 20 are sent to 16 places
+    assert places("fp8_block", "12", "20") == ["2", "4"]  # a server each
+    assert places("fp8_block", "4", "8", "64") == ["1", "1", None]  # 64 are no more than places
+    runs = [{**recipe, "osl": "4096", "concurrency": count} for count in ("64", "20")]
+    round_number, waits = validate(table(tmp_path, *runs)).predictions.values[::2]
+    assert waits > 2 * round_number
+
+
+def test_prompts_that_a_run_before_sent_are_in_the_cache(tmp_path: Path) -> None:
+    sweep = {**POOLS, "dataset": "dstack_pd_ratio", "engine": "sglang", "version": ""}
+    shape = {"requests": "64", "isl": "8192", "osl": "8", "layers": "60", "hidden": "8192"}
+    runs = [{**sweep, **shape, "concurrency": count} for count in ("32", "16")]
+    assert [row["prompts_known"] for row in serving.rows_of(table(tmp_path, *runs))] == [
+        "0", "0", "1", "1",
+    ]  # fmt: skip
+    found = validate(table(tmp_path, *runs)).predictions.values
+    first = validate(table(tmp_path, runs[1])).predictions.values
+    assert found[2] < 0.5 * first[0]
+    # What the cache does not hold is computed again.
+    longer = [{**run, "isl": "131072", "requests": "500"} for run in runs]
+    last = serving.rows_of(table(tmp_path, *longer))[-1]
+    assert last["prompts_known"] == "1"
+    assert serving.point_of(last).requests.prefix_tokens == 0
 
 
 def test_rates_at_limits_are_the_highest_held(tmp_path: Path) -> None:

@@ -201,6 +201,9 @@ class Software(Noun):
     """Once a step: data loading, scheduling, sampling, logging."""
     host_per_sequence_s: Quantity = positive(default=1e-9)
     """Once a step for each sequence that is served: scheduling, page tables, sampling, text."""
+    host_per_draft_s: Quantity = positive(default=1e-12)
+    """The same for each token that was drafted: which are kept, and what becomes of the others,
+    where the host does not do it while the next step runs."""
     collective_wait_s: Quantity = positive(default=1e-9)
     """Once a collective of the tensor group: launching it, and waiting for the slowest rank."""
     slowdown: Quantity = positive(default=1.0)

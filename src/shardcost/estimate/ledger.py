@@ -212,7 +212,9 @@ class Ledger:
         setting = self.program.setting
         if self.program.step:
             return setting.software.step_overhead_s
-        return serving_host_s(setting.software, setting.sequences, self.tensor_collectives)
+        return serving_host_s(
+            setting.software, setting.sequences, setting.drafted, self.tensor_collectives
+        )
 
     @property
     def launch_wait_s(self) -> Any:
@@ -484,9 +486,11 @@ def once(op: Operation) -> Operation:
     return op._replace(count=1, id=None)
 
 
-def serving_host_s(software: Software, sequences: Any, collectives: Any) -> Any:
+def serving_host_s(software: Software, sequences: Any, drafted: Any, collectives: Any) -> Any:
     """Return the seconds of the host in one pass of serving, beside those of starting kernels."""
     per_step = software.step_overhead_s + software.host_per_sequence_s * sequences
+    if not (isinstance(drafted, int) and drafted == 0):
+        per_step = per_step + software.host_per_draft_s * drafted
     return per_step + software.collective_wait_s * collectives
 
 

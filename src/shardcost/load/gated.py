@@ -28,7 +28,7 @@ from shardcost.load.steps import StepTimes
 from shardcost.scheduler import Scheduler
 
 _BISECTIONS: Final = 20
-_MOST: Final = 1e9
+GROWS: Final = 1e9
 """Seconds that stand for a queue that grows."""
 
 
@@ -44,7 +44,9 @@ class Served:
     between_s: Floats
     """From one token to the next."""
     after_s: Floats
-    """More before the second token than between later ones: for prompts that came meanwhile."""
+    """More before the next tokens than between later ones: for prompts that came meanwhile …"""
+    most_s: Floats
+    """… which leave at most so many seconds between two tokens."""
     wait_var: Floats
     """Variance of wait and own steps, in square seconds."""
     prompt_s: Floats
@@ -242,12 +244,13 @@ class Gate:
         variance = variance + self.steps_ahead * decoding * np.maximum(square - mean_s**2, 0.0)
         grows = used >= 1
         return Served(
-            wait_s=np.where(grows, _MOST, rest + ahead + line),
+            wait_s=np.where(grows, GROWS, rest + ahead + line),
             own_s=own,
             between_s=np.where(
-                grows, full_s if self.mixed else _MOST, np.where(self.idle, 0.0, between)
+                grows, full_s if self.mixed else GROWS, np.where(self.idle, 0.0, between)
             ),
             after_s=np.where(grows | self.idle, 0.0, after),
+            most_s=full_s + 0.0 * with_s if self.mixed else GROWS + 0.0 * with_s,
             wait_var=variance,
             prompt_s=np.where(self.idle, 0.0, added),
             used=used,
@@ -295,7 +298,7 @@ class Gate:
         none = 0.0 * plain_s
         return Served(
             wait_s=(0.5 + self.steps_ahead) * plain_s, own_s=none, between_s=plain_s,
-            after_s=none, wait_var=none, prompt_s=none, used=none,
+            after_s=none, most_s=plain_s, wait_var=none, prompt_s=none, used=none,
         )  # fmt: skip
 
     def _followers(self, rate: Any, count: Any) -> Any:

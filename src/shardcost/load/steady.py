@@ -40,17 +40,21 @@ import numpy as np
 
 from shardcost.errors import BadValueError, UsageError
 from shardcost.load.deployment import Deployment, Pool
-from shardcost.load.gated import Gate, Served
+from shardcost.load.gated import GROWS, Gate, Served
 from shardcost.load.requests import Floats, Lengths
 from shardcost.load.result import Limits
 from shardcost.load.steps import StepTimes
 from shardcost.load.worker import KVRoom
+from shardcost.scheduler import Scheduler
 
 LIMITS: Final = ("arrivals", "KV room", "max_num_seqs", "tokens of a step", "TTFT", "TPOT", "E2E")
 """What bounds the load: words of `Steady.limit` and `Capacity.limit`."""
 _PROMPTS: Final = 8
 _OUTPUTS: Final = 256
-"""Lengths that stand for the distributions of prompts and outputs."""
+_STEPS: Final = 8
+_TAIL: Final = 2048
+"""Lengths that stand for the distributions of prompts and outputs, of outputs in short, and of
+prompts where the longest matter."""
 _RATES: Final = 64
 """Rates that are computed; where more are given, they are interpolated."""
 _NEAR: Final = 0.97
@@ -180,12 +184,10 @@ class _Station:
         self.steps_each = np.ceil((outputs - 1) / kept - 1e-9)
         self.steps = float(self.steps_each.mean())
         many = outputs > 1
-        self.more = float((1 / (outputs[many] - 1)).mean()) if many.any() else 0.0
-        """Mean over requests of 1 / (output tokens - 1) …"""
-        self.a_token = (
-            float((self.steps_each[many] / (outputs[many] - 1)).mean()) if self.more else 0.0
-        )
-        """… and of steps for a token."""
+        self.of_many, self.tokens_of_many = self.steps_each[many], outputs[many] - 1
+        """Steps and tokens after the first, of outputs that have any …"""
+        self.a_token = float((self.of_many / self.tokens_of_many).mean()) if many.any() else 0.0
+        """… and the mean of their steps for a token."""
         square = float((self.steps_each**2).mean())
         self.steps_cv = sqrt(max(square / self.steps**2 - 1, 0.0)) if self.steps else 0.0
         # A sequence seen at random is in the midst of an output, and rather of a long one.
@@ -201,9 +203,9 @@ class _Station:
             "max_num_seqs": float(scheduler.max_num_seqs * lanes),
             "KV room": self.blocks * (1 - scheduler.watermark) / held,
         }
-        if scheduler.policy == "mixed" and prefills:
-            each = (scheduler.max_num_batched_tokens - 1) // engine.query_tokens
-            caps["tokens of a step"] = float(each * lanes)
+        mixed = scheduler.policy == "mixed" and prefills
+        room_left = _room_left(scheduler, prompt, cached, engine.query_tokens, mixed=mixed)
+        caps["tokens of a step"] = float(room_left.max() * lanes)
         self.cap_name = min(caps, key=lambda name: caps[name])
         self.cap = max(1, floor(caps[self.cap_name]))
         times = StepTimes(
@@ -212,9 +214,11 @@ class _Station:
             most_prompt=int(prompt.most),
             most_sequences=max(1, min(scheduler.max_num_seqs, room.blocks)),
         )
-        self.decodes = decodes
+        self.few_steps = np.quantile(self.steps_each, (np.arange(_STEPS) + 0.5) / _STEPS)
+        self.decodes, self.lanes = decodes, lanes
         self.sequences = _spaced(self.cap) if decodes else [0]
         self.counts = np.array(self.sequences, dtype=float)
+        self.drains = self._drains(room_left)
         self.gate = Gate(
             times, scheduler, sequences=self.sequences, context=self.context,
             prompts=prompts, prompt_cv=prompt.variation, lanes=lanes, prefills=prefills,
@@ -222,10 +226,62 @@ class _Station:
 
     def serve(self, rate: Any) -> tuple[Served, Floats]:
         """Return latencies at rates (rows) by sequences, and seconds of decoding."""
-        served = self.gate.serve(
-            np.asarray(rate, dtype=float)[:, None] / self.workers, self.workers
+        here = np.asarray(rate, dtype=float)[:, None] / self.workers
+        served = self.gate.serve(here, self.workers)
+        spans = self.spans(served)
+        return self.waiting_for_room(here, served, spans), spans
+
+    def waiting_for_room(self, rate: Any, served: Served, spans: Floats) -> Served:
+        """Return latencies with the time that whole prompts wait for room in a step.
+
+        Sequences that decode are counted first. A prompt longer than what they leave waits until
+        enough of them have ended, and all that came after it wait too: as at a server on vacation
+        (Doshi 1986, Queueing Systems 1), they come upon such a time by chance.
+        """
+        own, others = self.drains
+        coming = rate / self.lanes
+        added = spans * own + coming * spans**2 * others
+        return replace(
+            served,
+            wait_s=np.minimum(served.wait_s + added, GROWS),
+            wait_var=served.wait_var + coming * spans**3 * others,
         )
-        return served, self.steps * served.between_s + served.after_s
+
+    def _drains(self, left: Floats) -> tuple[Floats, Floats]:
+        """Return how long a prompt waits for room, and all that come meanwhile for each that comes.
+
+        In shares of the time that a sequence decodes, and of its square, by sequences of the
+        worker. Sequences end evenly where all outputs are equally long, and exponentially where
+        they scatter; as many come as end.
+
+        Args:
+            left: Sequences of a batch beside which each of many prompts has room.
+        """
+        each = np.maximum(self.counts / self.lanes, 1e-9)[:, None]
+        share = np.minimum(left / each, 1.0)
+        cv = min(self.steps_cv, 1.0)
+        even, scattered = 1 - share, -np.log(share)
+        own = (1 - cv) * even + cv * scattered
+        others = (1 - cv) * even**2 / 2 + cv * (scattered - even)
+        return own.mean(axis=1), others.mean(axis=1)
+
+    def spans(self, served: Served) -> Floats:
+        """Return seconds of decoding, with what prompts that came before add to its first steps.
+
+        None of the steps takes longer than a full one.
+        """
+        gap = np.maximum(served.most_s - served.between_s, 0.0)
+        total: Floats = 0.0 * served.after_s
+        for steps in self.few_steps:
+            total = total + np.minimum(served.after_s, steps * gap)
+        return self.steps * served.between_s + total / _STEPS
+
+    def after_a_token(self, after_s: Any, gap_s: Any) -> Any:
+        """Return the same for a token, of outputs that have several."""
+        if not len(self.of_many):
+            return 0.0 * after_s
+        added = np.minimum(after_s[:, None], self.of_many * gap_s[:, None])
+        return (added / self.tokens_of_many).mean(axis=1)
 
     def chances(self, rate: Floats, served: Served, spans: Floats) -> Floats:
         """Return the chances of counts of sequences that decode in a worker, at rates (rows)."""
@@ -276,6 +332,29 @@ class _Station:
         place = np.minimum(count, self.counts[-1])
         own = here * _at(self.counts, served.own_s, place)
         return place, (count + own <= self.cap) & (count <= most), served, spans
+
+
+def _room_left(
+    scheduler: Scheduler, prompt: Lengths, cached: int, queries: int, *, mixed: bool
+) -> Floats:
+    """Return beside how many sequences of a batch prompts have room in a step.
+
+    Args:
+        scheduler: Of the engine.
+        prompt: Tokens of prompts; many lengths stand for them where they go in whole.
+        cached: Of each, what is found in the cache.
+        queries: Tokens of a sequence that decodes.
+        mixed: Whether prompts share steps with sequences at all.
+    """
+    if not mixed:
+        return np.full(1, np.inf)
+    budget = scheduler.max_num_batched_tokens
+    left = np.full(1, budget - 1)
+    if not scheduler.chunked_prefill:
+        many = prompt.quantiles(1 if prompt.variation == 0 else _TAIL)
+        left = np.minimum(budget - np.maximum(many - cached, 1), budget - 1)
+        left = np.where(left < 0, budget - 1, left)  # such prompts go in all the same
+    return np.asarray(np.maximum(left // queries, 1), dtype=float)
 
 
 def _spaced(most: int) -> list[int]:
@@ -490,7 +569,7 @@ class _ClosedForm:
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             served = gate.serve(np.append(0.0, middle)[None, :], station.workers)
-            span = (station.steps * served.between_s + served.after_s)[0, 1:]
+            span = station.spans(served)[0, 1:]
             more = (middle * span > counts - 1) | (served.used[0, 1:] >= 0.999)
             low, high = np.where(more, low, middle), np.where(more, middle, high)
         rate = np.maximum(low, 1e-9 * self.most) * station.workers
@@ -523,15 +602,18 @@ class _ClosedForm:
             place_s, place_var = station.place(rate, self.most, served, spans, chances)
         queue = self.each_s**2 * rate / (2 * (1 - rate * self.each_s))
         front_s = self.front_s + self.each_s + queue
-        between, after = while_decoding(served.between_s), while_decoding(served.after_s)
+        between, most = while_decoding(served.between_s), while_decoding(served.most_s)
+        after = station.after_a_token(
+            while_decoding(served.after_s), np.maximum(most - between, 0.0)
+        )
         span_s = while_decoding(spans)
         here = rate / station.workers
         # Prompts that come while a request decodes are Poisson; counts of sequences change slowly.
         prompts_var = here * span_s * while_decoding(served.prompt_s**2)
         slow = while_decoding(served.between_s**2) - between**2
         steps = max(station.steps, 1e-12)
-        after_var = after**2 * station.more**2
-        tpot = station.a_token * between + station.more * after
+        after_var = after**2
+        tpot = station.a_token * between + after
         running = rate * span_s
         return _Figures(
             front_s=front_s + 0.0 * rate,

@@ -83,6 +83,13 @@ class Setting:
         values["hidden_bytes"] = tokens * self.hidden * self.element_bytes
 
     @property
+    def drafted(self) -> Any:
+        """Tokens of the pass that were drafted for sequences that decode."""
+        more = self.sequence_tokens - 1
+        alone = not self.decode or (isinstance(more, int) and more == 0)
+        return 0 if alone else self.sequences * more
+
+    @property
     def only_qkv(self) -> bool:
         """Whether adapters are beside the first projections of attention alone."""
         return self.adapter_targets == "qkv"

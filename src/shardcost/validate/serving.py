@@ -12,7 +12,7 @@ about the rate that the closed form holds (`shardcost.load.steady.capacity`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardcost.cluster import Cluster
-from shardcost.errors import BadValueError, UnknownNameError
+from shardcost.errors import BadValueError, ShardcostError, UnknownNameError
 from shardcost.formats.tables import Row, Table, number
 from shardcost.layout import Layout
 from shardcost.load.deployment import Deployment, Pool
@@ -29,6 +29,7 @@ from shardcost.load.requests import Lengths, Requests
 from shardcost.load.result import Limits, Load
 from shardcost.load.simulate import simulate
 from shardcost.load.steady import capacity
+from shardcost.load.worker import KVRoom
 from shardcost.machine import CATALOG, Fitted, machine_of
 from shardcost.model import (
     AnyAttention,
@@ -60,12 +61,25 @@ _LINEAR: Final[Mapping[str, Any]] = {
 _ARRIVALS: Final = {"closed": "closed", "poisson": "poisson", "all at once": "all-at-once"}
 _UNIFORM: Final = re.compile(r"uniform (\d+)-(\d+) in, uniform (\d+)-(\d+) out")
 _AT_MOST: Final = re.compile(r"(\d+)(?: out)?$")
-_MEASURED_CELL: Final = re.compile(rf"figure|{MEASURED}|(ttft|tpot|itl|e2e)_.*|.*_per_s")
-_REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 4}
-"""Of closed loops, where a row does not say how many requests were sent: chosen by how much of the
-mean TTFT is the burst at the start …"""
+_PLACES: Final = "decode_max_num_seqs"
+"""A column that `rows_of` adds: sequences of a rank of a worker that only decodes …"""
+_BATCHES: Final = (*(2**power for power in range(11)), 192, 768)
+_ROUND: Final = 16
+"""… one of these, where the most users are no multiple of this."""
+_KNOWN: Final = "prompts_known"
+"""Another: whether a run before this one sent the same prompts."""
+_OF_ONE_RUN: Final = re.compile(
+    rf"figure|{MEASURED}|{_PLACES}|{_KNOWN}|(ttft|tpot|itl|e2e)_.*|.*_per_s"
+)
+"""Columns that are not of the server and its requests."""
+_REQUESTS_PER_USER: Final = {"aggregated": 10, "disaggregated": 5}
+"""Of closed loops, where a row does not say how many requests were sent (InferenceX's
+benchmark_lib.sh; the bench.sh of ai-dynamo/dynamo's recipes of 2025) …"""
 _MANY: Final = 5000
 """… and of one replica under other arrivals."""
+_SWEPT: Final = ("dstack_pd_ratio",)
+"""Data sets whose sweep over users sends the same prompts each time, beginning with most users
+(the order of its result files; vllm bench serve draws prompts from one seed)."""
 _PROMPT_TOKENS: Final = {"OpenOrca, at most": 220.0, "OpenOrca, GSM8K": 490.0}
 """Mean prompt of the data sets of MLPerf Inference, which it does not state: chosen by what its
 Offline scenario reached."""
@@ -77,7 +91,7 @@ _BEGINNING: Final = ("llama", "mistral", "mixtral", "gemma", "deepseek")
 ``add_bos_token``)."""
 _SPREAD: Final = 1.0
 """Standard deviation over mean of the lengths of conversations."""
-_ACCEPTANCE: Final = {"sglang": 0.62, "trtllm": 0.78}
+_ACCEPTANCE: Final = {"sglang": 0.68, "trtllm": 0.78}
 """Probability that a drafted token of InferenceX's random prompts is kept, which it does not state:
 chosen by each engine's runs with drafts, what drafting costs its host included."""
 _DRAFTS: Final = 3
@@ -132,7 +146,7 @@ Change = Callable[[Software], Software]
 
 def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     """Return the prediction of every row, in the unit of its figure."""
-    rows = list(table.records())
+    rows = rows_of(table)
 
     def figures(_: tuple[str, ...], places: list[int]) -> Floats:
         found = answer(point_of(rows[places[0]], fitted))
@@ -141,10 +155,71 @@ def predictions(table: Table, fitted: Fitted = CATALOG) -> Predictions:
     return cases_of(table, case_of).predictions(figures)
 
 
+def rows_of(table: Table) -> Sequence[Row]:
+    """Return the rows of a table with what follows from others of the same server.
+
+    Of a sweep that sends the same prompts to one server again (`_SWEPT`), the run of most users
+    came first; the others find their prompts in the cache as far as it holds them.
+
+    NVIDIA's recipes of TensorRT-LLM in two pools (NVIDIA/srt-slurm and ai-dynamo/dynamo, files like
+    ``ctx1_gen4_tep8_batch32_eplb0_mtp0.yaml``) start decode workers with so many places a rank
+    (`_BATCHES`), and send 1.05 to 2 times as many requests at a time: the others wait for a place.
+    Recipes with more places than requests send multiples of 16. Those in NVFP4 measure one server
+    under several numbers of users, the most of which tell its places; in fp8 each number of users
+    has a recipe of its own.
+    """
+    rows = [dict(row) for row in table.records()]
+    swept = [(row, sweep) for row in rows if (sweep := _sweep_of(row)) is not None]
+    most: dict[tuple[str, ...], int] = {}
+    for _, sweep in swept:
+        most[sweep.server] = max(sweep.users, most.get(sweep.server, 0))
+    for row, sweep in swept:
+        users = most[sweep.server]
+        if row["dataset"] in _SWEPT:
+            row[_KNOWN] = str(int(sweep.users < users))
+        elif users % _ROUND:
+            fewer = (each for each in _BATCHES if each == 1 or each * sweep.ranks < users)
+            row[_PLACES] = str(max(fewer))
+    return rows
+
+
+class _Sweep(NamedTuple):
+    """A run of a server in two pools that others measure too."""
+
+    server: tuple[str, ...]
+    """The cells that say what was started and which prompts it got, not how many at a time."""
+    users: int
+    ranks: int
+    """That decode."""
+
+
+def _sweep_of(row: Row) -> _Sweep | None:
+    """Return the sweep of a row, or None where nothing follows from it."""
+    again = row["dataset"] in _SWEPT
+    recipe = row["engine"] == "trtllm" and not row.get("max_num_seqs")
+    if not ((again or recipe) and row["deployment"] == "disaggregated" and row.get("concurrency")):
+        return None
+    try:
+        users, workers, dp = (
+            whole_cell(row, name, most=_MOST)
+            for name in ("concurrency", "decode_workers", "decode_dp")
+        )
+    except ShardcostError:
+        return None  # the row says so where it is predicted
+    stated = row.get("speculative", "")
+    own = {**row, "speculative": "drafts" if stated not in {"", "0"} else stated}
+    loads = {"concurrency", "requests"} if again or row.get("weight_dtype") == "nvfp4" else set()
+    loads |= {"osl", "notes"} if again else set()
+    server = (
+        cell for name, cell in own.items() if name not in loads and not _OF_ONE_RUN.fullmatch(name)
+    )
+    return _Sweep(tuple(server), users, workers * dp)
+
+
 def case_of(row: Row) -> tuple[str, ...]:
     """Return what tells the run of a row from others: all its cells but the measured one."""
     requests_of(row)
-    return tuple(cell for name, cell in row.items() if not _MEASURED_CELL.fullmatch(name))
+    return tuple(cell for name, cell in row.items() if not _OF_ONE_RUN.fullmatch(name))
 
 
 def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -> Point:
@@ -165,22 +240,36 @@ def point_of(row: Row, fitted: Fitted = CATALOG, change: Change | None = None) -
     drafts = _DRAFTS if said == "mtp" else int(number({"n": said}, "n", -1, 64, "a count"))
 
     def pool(prefix: str) -> Pool:
-        layout = layout_of(row, prefix)
-        worker = Engine(model_of(row), machine, layout, engine, formats_of(row), drafts, accepted)
+        layout, own = layout_of(row, prefix), engine
+        if row.get(_PLACES) and prefix == "decode_":
+            places = whole_cell(row, _PLACES, most=_MOST)
+            own = replace(engine, scheduler=replace(engine.scheduler, max_num_seqs=places))
+        worker = Engine(model_of(row), machine, layout, own, formats_of(row), drafts, accepted)
         count = whole_cell(row, f"{prefix}workers", most=_MOST) if prefix else 1
         return Pool(worker, count)
 
     ruled = row["dataset"].startswith(_RULED)
     apart = row["deployment"] == "disaggregated"
     prefixes = ("decode_", "prefill_") if apart else ("",)
+    deployment, requests = Deployment(*map(pool, prefixes)), requests_of(row)
+    if row.get(_KNOWN) == "1" and _holds(deployment, requests):
+        requests = replace(requests, prefix_tokens=int(requests.mean_prompt_tokens))
     return Point(
-        Deployment(*map(pool, prefixes)),
-        requests_of(row),
+        deployment,
+        requests,
         whole_cell(row, "replicas", most=_MOST),
         row["dataset"] in _STATIC,
         _OTHER_LIMITS.get(row["model"], _LIMITS) if ruled and row["arrival"] == "poisson" else None,
         ruled,
     )
+
+
+def _holds(deployment: Deployment, requests: Requests) -> bool:
+    """Return whether the KV cache of the workers that prefill holds all prompts."""
+    pool = deployment.pools[0]
+    tokens = requests.count * requests.mean_prompt_tokens
+    room = KVRoom(pool.engine, ceil(requests.mean_prompt_tokens))
+    return tokens <= pool.workers * int(pool.engine.layout.dp) * room.blocks * room.block
 
 
 def _scheduled(engine: Software, row: Row) -> Software:

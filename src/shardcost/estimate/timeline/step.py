@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from shardcost.estimate.ledger import serving_host_s
 from shardcost.estimate.pieces import PassParts, Piece
 from shardcost.estimate.result import BUBBLE, HOST, Estimate, check_one_layout
 from shardcost.estimate.timeline.events import COMPUTE, Drawing, Event, drawing
@@ -335,7 +336,7 @@ def _serving(estimate: Estimate) -> Drawing:
     software, pp = program.setting.software, int(estimate.layout.pp)
     whole = ledger.forward
     late = float(whole.wall_s(software) - whole.device_s) / max(float(whole.kernels), 1.0)
-    host = software.step_overhead_s + software.host_per_sequence_s * program.setting.sequences
+    host = serving_host_s(software, program.setting.sequences, program.setting.drafted, 0)
     free = float(host)
     events = [Event(HOST, 0, COMPUTE, "host", 0.0, free)]
     turns: list[Span] = []

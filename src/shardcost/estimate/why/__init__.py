@@ -438,13 +438,19 @@ def _host(estimate: Estimate, figure: str) -> Why:
             host_per_sequence_s=named(
                 "per_sequence", software.host_per_sequence_s, "s", "scheduling and sampling"
             ),
+            host_per_draft_s=named(
+                "per_draft", software.host_per_draft_s, "s", "which drafts are kept"
+            ),
             collective_wait_s=named(
                 "wait", software.collective_wait_s, "s", "for the slowest rank at a collective"
             ),
         )
         sequences = named("sequences", estimate.program.setting.sequences, "", "of a replica")
         collectives = named("collectives", ledger.tensor_collectives, "", "of the tensor group")
-        seconds = serving_host_s(costs, sequences, collectives)
+        drafted = estimate.program.setting.drafted
+        if drafted:
+            drafted = named("drafted", drafted, "", "tokens of a replica")
+        seconds = serving_host_s(costs, sequences, drafted, collectives)
     words = "kernels are launched by a CUDA graph, which the host does not delay"
     if software.launch != "graph":
         words = f"eager launch: {format_time(software.host_per_kernel_s)} of the host per kernel"
