@@ -45,7 +45,7 @@ def test_degrees_give_way_to_what_was_changed(
     [
         ("llama3-70b", "h100_sxm", "32 GPUs, tp8pp4, ib_8x400g"),
         ("llama3-70b", "mi300x", ""),
-        ("deepseek-v3", "h800_sxm", "256 GPUs, tp8ep256dp32, zero 3, ib_8x400g"),
+        ("deepseek-v3", "h800_sxm", "256 GPUs, tp8ep256dp32, ZeRO 3, ib_8x400g"),
     ],
 )
 def test_what_must_fit_does(model: str, on: str, words: str) -> None:
