@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from lab.catalog_files import CATALOG
 from lab.command import ended, parser_of
 from lab.in_job_rates import in_job_curves
@@ -53,6 +55,7 @@ from shardcost.machine.libraries import (
     FRAMEWORKS,
     Libraries,
     generation,
+    nccl_generation,
 )
 from shardcost.validate.collectives import CollectiveCase
 
@@ -60,6 +63,8 @@ OUTDATED: Final = frozenset({"vtrain_a100"})
 """Data sets of an NCCL years older than the others of their system."""
 _ROUNDS: Final = 3
 _ENOUGH_ROWS: Final = 4
+_CLEARLY: Final = 0.97
+"""How much one path has to count of all."""
 BEGINS: Final[Sequence[Mapping[str, float]]] = (
     {},
     {"turnaround_s": 3e-7},
@@ -111,9 +116,24 @@ def ring_libraries(known: Iterable[Curve]) -> dict[Key, Calibration]:
         latest = {}
         for key, group in groups.items():
             donors = family_of(key, results) if round_ else []
-            latest[key] = fitted_library(group, blank(key, donors))
+            start = blank(key, donors)
+            clear = [part for part in map(away_from_switches, group) if len(part.time_s)]
+            latest[key] = with_fit(fitted_library(clear, start), group, CONSTANTS)
         results = latest
     return results
+
+
+def away_from_switches(curve: Curve) -> Curve:
+    """Return the points of a curve on Blackwell at which NCCL's estimates leave no doubt.
+
+    Near a switch, what ran depends on the version: before 2.27.5 NCCL had no figures of its own for
+    Blackwell, and ran Simple where later ones run LL128.
+    """
+    if nccl_generation(curve.cluster.device) != "blackwell":
+        return curve
+    weights = curve.result().weights
+    shares = np.broadcast_arrays(curve.size_bytes, *weights.values())[1:]
+    return curve.only(np.max(shares, axis=0) >= _CLEARLY * np.sum(shares, axis=0))
 
 
 def engines(known: Iterable[Curve], rest: Fitted = CONSTANTS) -> dict[Key, Calibration]:

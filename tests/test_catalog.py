@@ -213,7 +213,7 @@ def test_model_files_are_held_to_their_form(change: dict[str, Any], message: str
 def test_every_fitted_constant_is_explained() -> None:
     text = (Path(__file__).parents[1] / "docs/catalog.md").read_text(encoding="utf-8")
     generic = re.compile(
-        r"(ll|ll128|simple|p2p|p2p_ll|nvls|nvls_small|one_shot|two_shot|multicast)"
+        r"(ll|ll128|simple|p2p|p2p_ll|nvls|one_shot|two_shot|multicast)"
         r"_(base_us|hop_us|gb_per_s)"
     )
 

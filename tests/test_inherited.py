@@ -11,8 +11,9 @@ from shardcost import Cluster, catalog
 from shardcost.kernels.attention import decode_time_s, prefill_time_s
 from shardcost.kernels.gemm import conversion_time_s, gemm_time_s
 from shardcost.machine import CATALOG, machine_of
+from shardcost.machine.constants import NetworkConstants
 from shardcost.machine.kernels import carried_over, clock_hz, instructions_of, kernels_of
-from shardcost.machine.libraries import CATALOG_LIBRARIES, HOST
+from shardcost.machine.libraries import CATALOG_LIBRARIES, HOST, datasheet_unit
 from shardcost.validate.gemm import GemmCase
 
 A100, H100, B200 = (Cluster.named(name).device for name in ("a100_sxm", "h100_sxm", "b200_sxm"))
@@ -143,6 +144,38 @@ def test_more_of_the_datasheet_is_not_slower() -> None:
             lambda on: decode_time_s(on, "bf16", 8, 4096, 32, 8, 128),
         ):
             assert time_s(kernels_of(better)) <= time_s(kernels_of(l40s)) * (1 + 1e-9)
+
+
+def test_collectives_take_more_cycles_on_two_dies() -> None:
+    one, two = Cluster.named("h100_sxm"), Cluster.named("b200_sxm")
+    cycles = catalog.tuner_table("start")["two_dies"]["cycles"]
+    clocks = clock_hz(one.device) / clock_hz(two.device)
+    for name in ("ll_base_s", "ll_hop_s", "nvls_round_s", "one_shot_base_s"):
+        ratio = datasheet_unit(name, two) / datasheet_unit(name, one)
+        assert ratio == pytest.approx(cycles * clocks)
+    assert datasheet_unit("ll_spread_s", two) == pytest.approx(
+        datasheet_unit("ll_spread_s", one) * clocks
+    )
+    # Of the same generation, but of one die.
+    card = Cluster.named("rtx_pro_6000")
+    assert card.device.architecture == two.device.architecture
+    assert datasheet_unit("ll_base_s", card) == pytest.approx(1 / clock_hz(card.device))
+
+
+def test_rates_in_the_switch_follow_what_nccl_takes_a_generation_to_reach() -> None:
+    one, two = Cluster.named("h100_sxm"), Cluster.named("b200_sxm")
+    ratio = datasheet_unit("nvls_bytes_per_s", two) / datasheet_unit("nvls_bytes_per_s", one)
+    assert ratio == pytest.approx(2 * 0.74 / 0.85)
+
+
+def test_what_a_network_reaches_is_inherited_from_those_with_the_same_way_to_the_ports() -> None:
+    staged = CATALOG_LIBRARIES.network_family(catalog.network_named("efa_1x100g")).constants
+    direct = CATALOG_LIBRARIES.network_family(catalog.network_named("efa_4x100g")).constants
+    assert isinstance(staged, NetworkConstants)
+    assert isinstance(direct, NetworkConstants)
+    assert staged.efficiency < 0.6
+    assert direct.efficiency > 0.85
+    assert staged.ll_latency_s < 2 * direct.ll_latency_s
 
 
 def test_host_bridges_are_pooled_over_all_machines_on_pcie() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +126,14 @@ def test_profiles_from_before_have_the_rate_of_a_node_under_ll() -> None:
         for text in (joined, earlier)
     ]
     assert times[0] == pytest.approx(times[1])
+
+
+def test_profiles_from_before_have_rates_with_small_and_large_chunks_in_the_switch() -> None:
+    text = (Path(__file__).parent / "data/profile.toml").read_text(encoding="utf-8")
+    assert "nvls_small_gb_per_s = 138.4" in text
+    result = collective_time("all_reduce", 8.0 * GIB, profile_of_text(text), 8)
+    by_largest_chunks = 71.91e-6 + 8 * GIB * (1 + 1 / 8) / 230.3e9
+    assert result.paths["nvls", "Simple"]["wire"] == pytest.approx(by_largest_chunks, rel=0.02)
 
 
 def as_profile_text(own: Calibration) -> str:

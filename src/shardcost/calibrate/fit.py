@@ -334,7 +334,7 @@ def fit_of(known: Sequence[Curve], errors_pct: Floats) -> Fit:
 def caps_on(cluster: Cluster) -> dict[str, float]:
     """Return the most that constants may be: no rate exceeds the link's nominal rate."""
     nominal = float(cluster.tiers[0].bytes_per_s)
-    wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls", "nvls_small")
+    wires = ("ll", "ll128", "simple", "p2p", "one_shot", "two_shot", "nvls")
     rates = {f"{name}_bytes_per_s": nominal for name in (*wires, "multicast")}
     shares = [*HOST, *(f"fallback_{name}" for name in HOST), "efficiency", "spine"]
     return rates | dict.fromkeys(shares, 1.0) | {"fill": 2.0}

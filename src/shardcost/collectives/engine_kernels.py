@@ -165,11 +165,17 @@ def multimem_all_reduce_s(machine: Machine, ranks: Any, size_bytes: Any) -> Any:
     An in-network architecture for accelerating shared-memory multiprocessor collectives, ISCA).
     Such a kernel starts like an engine's multicast kernel, and then takes what as many bytes more
     take NCCL's own in-switch algorithm: nothing is fitted to it. It has no channels, and four ranks
-    were measured to be no slower than NCCL's eight, so the bytes of a link are those among eight.
+    were measured to be no slower than NCCL's eight, so those bytes are NCCL's among eight.
     """
-    group = Group.on(machine.cluster, ranks)
     engine, nccl = (each.constants for each in multimem_calibrations(machine))
-    return multimem_s(engine, nccl, size_bytes, group)
+    return multimem_s(engine, nccl, size_bytes, *multimem_groups(machine, ranks))
+
+
+def multimem_groups(machine: Machine, ranks: Any) -> tuple[Group, Group]:
+    """Return the ranks of a multimem all-reduce, and those of NCCL's that streams like it."""
+    cluster = machine.cluster
+    full = largest(ranks, smallest(cluster.tiers[-1].gpus, most_heads()))
+    return Group.on(cluster, ranks), Group.on(cluster, full)
 
 
 def multimem_calibrations(machine: Machine) -> tuple[Calibration, Calibration]:
@@ -177,17 +183,14 @@ def multimem_calibrations(machine: Machine) -> tuple[Calibration, Calibration]:
     return machine.library("vllm"), machine.library(machine.default_library)
 
 
-def multimem_s(engine: Any, nccl: Any, size_bytes: Any, group: Group) -> Any:
+def multimem_s(engine: Any, nccl: Any, size_bytes: Any, group: Group, among: Group) -> Any:
     """Return what `multimem_all_reduce_s` does, for given constants."""
     kernels = kernel_paths(engine, _SMALL_BYTES, group)
     if ("multicast", "direct") not in kernels:
         raise BadValueError("cluster", group.cluster.name, "one with multicast all-reduces")
 
-    full = largest(group.ranks, smallest(group.tier.gpus, most_heads()))
-    among = (1 + 1 / full) / (1 + 1 / group.ranks)
-
     def nvls_s(size: Any) -> Any:
-        paths = ring_library_paths(nccl, NO_NETWORK, "all_reduce", size * among, group)
+        paths = ring_library_paths(nccl, NO_NETWORK, "all_reduce", size, among)
         if ("nvls", "Simple") not in paths:
             raise BadValueError("cluster", group.cluster.name, "one with nvls all-reduces")
         return total(paths["nvls", "Simple"])

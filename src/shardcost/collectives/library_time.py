@@ -362,7 +362,7 @@ def collective_time(
 
     >>> result = collective_time("all_reduce", 64 * 2**20, "h100_sxm", gpus=8)
     >>> f"{result.time_s * 1e6:.0f} us by {result.algorithm}"
-    '334 us by nvls'
+    '333 us by nvls'
 
     Args:
         collective: One of `COLLECTIVES`. In ``send_recv`` every rank sends its buffer to the next.

@@ -26,7 +26,14 @@ from typing import Any, Final, TypeAlias
 from shardcost.arrays import ceil, choose, floor, largest, log2, smallest, sqrt
 from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
-from shardcost.collectives.tuner import PathName, gathers_in_switch, steps, tables
+from shardcost.collectives.tuner import (
+    PROTOCOLS,
+    PathName,
+    architecture_row,
+    gathers_in_switch,
+    steps,
+    tables,
+)
 from shardcost.machine.constants import NetworkConstants as Network
 from shardcost.machine.constants import RingLibrary, TorusLibrary
 from shardcost.records import NamedTuple
@@ -39,7 +46,6 @@ Path: TypeAlias = Callable[[Any], Parts]
 the bytes is found once, when the path is made."""
 
 
-_NO_TIME: Final = 1e-9
 _ROUNDING: Final = 1e-9
 _LL_DATA: Final = 0.5
 """What is data of the bytes under LL: each word has a flag of its size."""
@@ -82,6 +88,16 @@ def _protocol(name: str, constants: RingLibrary, network: Network, group: Group)
     return _Protocol(base_s, hop_s, rate, across, network.latency_s)
 
 
+def _of_a_tree(name: str, by: _Protocol, group: Group) -> _Protocol:
+    """Return what a protocol makes of a tree, given what it makes of a ring.
+
+    NCCL's own latencies say how their hops differ.
+    """
+    hops, index = tables()["latency_us"], PROTOCOLS.index(name)
+    hops = hops["nvlink" if group.has_nvlink else "pcie"]
+    return by._replace(hop_s=by.hop_s * (hops["tree"][index] / hops["ring"][index]))
+
+
 def ring(
     protocol: str, constants: RingLibrary, network: Network, collective: str, group: Group
 ) -> Path:
@@ -94,7 +110,7 @@ def ring(
     if protocol == "LL":
 
         def under_ll(size_bytes: Any) -> Parts:
-            spread = _spread(constants, size_bytes, group)
+            spread = _spread(constants, size_bytes, ranks)
             hops_s = inside_s + crossings * (by.crossing_s + network.ll_channels_s * spread)
             return {
                 "start": by.base_s,
@@ -144,7 +160,7 @@ def tree(protocol: str, constants: RingLibrary, network: Network, group: Group) 
 
     Inside, every rank passes the buffer up and down: 2 M.
     """
-    by = _protocol(protocol, constants, network, group)
+    by = _of_a_tree(protocol, _protocol(protocol, constants, network, group), group)
     levels = ceil(log2(group.domains))
     byte_s = largest(2 / by.rate, _tree_share(group) / by.across)
     inside_s = 2 * (group.ranks_per_domain - 1) * by.hop_s
@@ -154,7 +170,7 @@ def tree(protocol: str, constants: RingLibrary, network: Network, group: Group) 
         crossing_s = by.crossing_s
         spread: Any = 1.0
         if protocol == "LL":
-            spread = _spread(constants, size_bytes, group)
+            spread = _spread(constants, size_bytes, 1)
             crossing_s = crossing_s + network.ll_channels_s * spread
         latency = {"start": by.base_s, "hops": inside_s + 2 * levels * crossing_s}
         if protocol == "LL":
@@ -170,82 +186,89 @@ def nvls(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction inside one domain.
 
     A rank sends its buffer up for the others' sums, and the block whose sum it owns once more, to
-    all: M (1 + 1/n) up and down each link. Every rank heads a part of the buffer and sends chunks
-    of its own, so a domain of many heads fills more slowly.
+    all: M (1 + 1/n) up and down each link. But kernels copy the whole buffer to where the switch
+    can add it up, and the sums from there: M, which takes longer.
     """
-    sent = size_bytes * (1 + 1 / group.ranks)
-    first, beyond = _nvls_chunks(constants, sent, _heads(group))
-    return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": beyond}
+    heads = smallest(group.ranks, tables()["in_switch"]["most_arity"])
+    per_byte = largest(_copy_s(constants), (1 + 1 / group.ranks) / group.link_bytes_per_s)
+    return _in_rounds(constants, size_bytes, per_byte, heads, group, "inside")
 
 
-def nvls_half(constants: RingLibrary, size_bytes: Any, group: Group) -> Parts:
+def nvls_half(constants: RingLibrary, collective: str, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of an all-gather or reduce-scatter in the switch: M down, or up, each link.
 
-    It takes what an all-reduce of a share of the buffer does, at most at the links' rate.
+    It takes a share of what an all-reduce of the buffer does, at most at the links' rate.
     """
-    share = tables()["in_switch"]["half_share"]
-    heads = largest(1.0, share * _heads(group))
-    first, beyond = _nvls_chunks(constants, size_bytes * share, heads)
-    wire_s = largest(beyond, size_bytes / group.link_bytes_per_s)
-    return {"start": constants.nvls_small_base_s, "filling more heads": first, "wire": wire_s}
-
-
-def _nvls_wire(constants: RingLibrary, size_bytes: Any) -> Any:
-    """Return the stream of in-switch reduction with the heads of a node."""
-    return _nvls_chunks(constants, size_bytes, 1.0)[1]
-
-
-def _nvls_chunks(constants: RingLibrary, size_bytes: Any, heads: Any) -> tuple[Any, Any]:
-    """Return what more heads than a node's add to the start, and the stream beyond the start.
-
-    A message is cut into chunks, from the smallest to `chunk_sizes` times as large, and the library
-    takes larger ones for larger messages. The first chunk of every head passes before the pipeline
-    is full, and every chunk costs a little: with chunks of a share u of the largest, the time is
-    latency + u heads x fill + size x (1 / rate + (1/u - 1) x loss), least where both terms that u
-    is in are alike.
-    """
-    assert constants.nvls_base_s is not None  # noqa: S101
-    assert constants.nvls_small_base_s is not None  # noqa: S101
-    assert constants.nvls_small_bytes_per_s is not None  # noqa: S101
-    assert constants.nvls_bytes_per_s is not None  # noqa: S101
-    sizes = tables()["in_switch"]["chunk_sizes"]
-    least = 1 / sizes
-    longer = largest(_NO_TIME, constants.nvls_base_s - constants.nvls_small_base_s)
-    fill = heads * (longer / (1 - least))
-    slower = 1 / constants.nvls_small_bytes_per_s - 1 / constants.nvls_bytes_per_s
-    loss = size_bytes * (largest(0.0, slower) / (sizes - 1))
-    share = smallest(1.0, largest(least, sqrt(loss / fill)))
-    stream = size_bytes / constants.nvls_bytes_per_s + loss * (1 / share - 1)
-    return least * (fill - fill / heads), stream + fill * (share - least)
-
-
-def _heads(group: Group) -> Any:
-    """Return how many times over a domain has the heads of a node."""
-    if group.tier.gpus <= most_heads():
-        return 1.0
-    most = tables()["in_switch"]["most_arity"]
-    return largest(1.0, smallest(group.ranks_per_domain, most) / most_heads())
-
-
-def _more_heads(group: Group) -> Any:
-    """Return how many times over a domain has the heads of a node, beyond the first."""
-    return largest(0.0, group.ranks_per_domain / most_heads() - 1)
+    rules = tables()["in_switch"]
+    share = rules["share"][collective]
+    per_byte = largest(_copy_s(constants), 1 / (share * group.link_bytes_per_s))
+    heads = smallest(group.ranks, rules["most_arity"])
+    whole = _in_rounds(constants, size_bytes, per_byte, heads, group, "inside")
+    return {name: part if name == "start" else share * part for name, part in whole.items()}
 
 
 def nvls_tree(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
     """Return the parts of in-switch reduction in every domain, joined by a tree across them.
 
     The slower of the switch and the ports of a domain sets the pace, and more heads fill each level
-    of the tree more slowly, as in `nvls`.
+    of the tree more slowly.
     """
+    near = group.ranks_per_domain
+    heads = smallest(near, tables()["in_switch"]["most_arity"])
+    per_byte = largest(_copy_s(constants), (1 + 1 / near) / group.link_bytes_per_s)
+    inside = _in_rounds(constants, size_bytes, per_byte, heads, group, "tree")
     crossing = size_bytes * _tree_share(group) / (reached(network, group) * ports(group))
-    inside = _nvls_wire(constants, size_bytes * (1 + 1 / group.ranks_per_domain))
-    wire_s = largest(inside, crossing)
+    wire_s = largest(inside["wire"], crossing)
     levels = ceil(log2(group.domains))
     level_fill = smallest(_more_heads(group) * network.latency_s, wire_s)
-    latency = {"start": constants.nvls_small_base_s, "hops": 2 * levels * network.latency_s}
-    stream = {"wire": wire_s, "filling more heads": 2 * levels * level_fill}
+    latency = {"start": inside["start"], "hops": 2 * levels * network.latency_s}
+    stream = {
+        "wire": wire_s,
+        "filling the rounds": inside["filling the rounds"],
+        "filling more heads": 2 * levels * level_fill,
+    }
     return _pipelined(constants, latency, stream, 2 * levels, network, group)
+
+
+def _copy_s(constants: RingLibrary) -> Any:
+    """Return what kernels of in-switch reduction take for a byte of the buffer."""
+    assert constants.nvls_bytes_per_s is not None  # noqa: S101
+    return 1 / constants.nvls_bytes_per_s
+
+
+def _in_rounds(
+    constants: RingLibrary, size_bytes: Any, per_byte: Any, heads: Any, group: Group, chunks: str
+) -> dict[str, Any]:
+    """Return the parts of in-switch reduction in rounds of a chunk for every channel and head.
+
+    In a round each rank hands its chunks to all heads, every head has its own added up and handed
+    out, and each rank takes the sums: signals between these steps take a while, the more heads the
+    longer, and so does the stream. Chunks are twice as large where a message is so many rounds
+    long (``calcCollChunking`` in NCCL's enqueue.cc), so that signals count less.
+    """
+    assert constants.nvls_base_s is not None  # noqa: S101
+    assert constants.nvls_round_s is not None  # noqa: S101
+    rules = tables()["in_switch"]
+    kind = rules["chunks"][chunks]
+    least = heads * (rules["channels"][architecture_row(group)] * kind["least_bytes"])
+    sent: Any = least
+    for doubled, rounds in enumerate(kind["rounds"], 1):
+        wanted = size_bytes / (least * (2**doubled * rounds))
+        share = (wanted - rules["doubling_from"]) / (1 - rules["doubling_from"])
+        sent = sent * (1 + smallest(1.0, largest(0.0, share)))
+    sent = smallest(sent, size_bytes)
+    stream_s = sent * per_byte
+    signals_s = constants.nvls_round_s * (kind["signals"] * sqrt(heads / most_heads()))
+    return {
+        "start": constants.nvls_base_s,
+        "filling the rounds": rules["fill_rounds"] * stream_s,
+        "wire": size_bytes / sent * sqrt(stream_s * stream_s + signals_s * signals_s),
+    }
+
+
+def _more_heads(group: Group) -> Any:
+    """Return how many times over a domain has the heads of a node, beyond the first."""
+    return largest(0.0, group.ranks_per_domain / most_heads() - 1)
 
 
 def p2p_ll(constants: RingLibrary, network: Network, size_bytes: Any, group: Group) -> Parts:
@@ -426,7 +449,9 @@ def paths_over(
     if collective == "all_reduce":
         return paths | _reducing_paths(constants, network, protocols, group)
     if _gathers_in_switch(constants, group):
-        paths["nvls", "Simple"] = lambda size_bytes: nvls_half(constants, size_bytes, group)
+        paths["nvls", "Simple"] = lambda size_bytes: nvls_half(
+            constants, collective, size_bytes, group
+        )
     return paths
 
 
@@ -536,9 +561,12 @@ def _filled(constants: RingLibrary, latency: Parts, stream: Parts) -> dict[str, 
     return {**latency, **stream, "filling the pipeline": hidden}
 
 
-def _spread(constants: RingLibrary, size_bytes: Any, group: Group) -> Any:
-    """Return how far a message under LL is spread over channels: 0 on one, 1 on all."""
-    return size_bytes / (size_bytes + constants.ll_spread_bytes * group.ranks)
+def _spread(constants: RingLibrary, size_bytes: Any, ranks: Any) -> Any:
+    """Return how far a message under LL is spread over channels: 0 on one, 1 on all.
+
+    A ring has as many bytes on a channel as there are for all ranks, a tree as for one.
+    """
+    return size_bytes / (size_bytes + constants.ll_spread_bytes * ranks)
 
 
 def turning(collective: str, network: Network, group: Group) -> Any:

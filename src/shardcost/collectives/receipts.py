@@ -17,6 +17,7 @@ from shardcost.collectives.engine_kernels import (
     kernel_paths,
     launched,
     multimem_calibrations,
+    multimem_groups,
     multimem_s,
 )
 from shardcost.collectives.generic import generic_paths
@@ -57,8 +58,8 @@ MEANINGS: Final = {
     "ports": "the network ports that a domain sends through, nominal",
     "estimated_latency_s": "NCCL's estimate for an empty buffer",
     "estimated_bytes_per_s": "at which NCCL's estimate grows from there",
-    "nvls_small_base_s": "with small chunks, which start sooner and stream slower",
-    "nvls_base_s": "with large chunks, which start later and stream faster",
+    "nvls_round_s": "signals of a round of chunks, with the heads of a node",
+    "nvls_bytes_per_s": "at which kernels copy the buffer to the switch's chunks, and back",
     "ll_spread_bytes": "bytes per GPU at which half of ll_spread is paid",
     "p2p_channel_bytes_per_s": "of one channel",
     "p2p_ll_bytes_per_s": "of one channel",
@@ -207,9 +208,9 @@ def multimem_receipt(
 ) -> Receipt:
     """Return the receipt of an all-reduce by multimem instructions."""
     used = multimem_calibrations(machine)
-    group = Group.on(machine.cluster, ranks)
+    groups = map(_group, multimem_groups(machine, ranks))
     engine, nccl = map(_constants, used)
-    seconds = multimem_s(engine, nccl, _traced("size", size_bytes), _group(group))
+    seconds = multimem_s(engine, nccl, _traced("size", size_bytes), *groups)
     return receipt(seconds, name, title, "s", constants=used)
 
 

@@ -27,6 +27,7 @@ from shardcost.arrays import (
 from shardcost.catalog import tuner_table
 from shardcost.checks import anywhere
 from shardcost.collectives.group import Group, most_heads
+from shardcost.machine.libraries import nccl_generation
 
 PathName = tuple[str, str]
 """An algorithm and a protocol, such as ``("ring", "LL")``."""
@@ -46,9 +47,7 @@ def tables() -> dict[str, Any]:
 
 def architecture_row(group: Group) -> str:
     """Return the row of NCCL's tables for the devices of a group, by compute capability."""
-    capability = group.cluster.device.compute_capability or "7.0"
-    generation = int(capability.split(".")[0])
-    return {7: "volta", 8: "ampere", 9: "hopper"}.get(generation, "blackwell")
+    return nccl_generation(group.cluster.device)
 
 
 def steps(collective: str, ranks: Any) -> Any:

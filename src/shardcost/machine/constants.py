@@ -90,12 +90,12 @@ class RingLibrary(Noun):
     p2p_bytes_per_s: Quantity = positive()
     p2p_channel_bytes_per_s: Quantity | None = positive(default=None)
     """What one channel of large sends carries, where several share the links."""
-    nvls_small_base_s: Quantity | None = positive(default=None)
-    """In-switch reduction with small chunks …"""
-    nvls_small_bytes_per_s: Quantity | None = positive(default=None)
     nvls_base_s: Quantity | None = positive(default=None)
-    """… and with large ones: a longer pipeline at a higher rate."""
+    """In-switch reduction …"""
+    nvls_round_s: Quantity | None = positive(default=None)
+    """… what signals take in each round of chunks, with the heads of a node …"""
     nvls_bytes_per_s: Quantity | None = positive(default=None)
+    """… and at which rate kernels copy the buffer to where the switch adds it up, and back."""
     ll_crowd: Quantity | None = positive(default=None)
     """Over PCIe, the share of a pair's rate that is left when more than two ranks go through the
     host, and what is left of that when they sit on both sockets: low-latency protocol …"""
@@ -106,7 +106,7 @@ class RingLibrary(Noun):
 
     def check(self) -> None:
         """A path has all of its constants or none."""
-        together(self, "nvls_small_base_s nvls_small_bytes_per_s nvls_base_s nvls_bytes_per_s")
+        together(self, "nvls_base_s nvls_round_s nvls_bytes_per_s")
         together(self, "ll_crowd ll_socket crowd socket")
 
 
@@ -206,7 +206,6 @@ LINK_RATES: Final = frozenset(
         "ll128_bytes_per_s",
         "simple_bytes_per_s",
         "p2p_bytes_per_s",
-        "nvls_small_bytes_per_s",
         "nvls_bytes_per_s",
         "one_shot_bytes_per_s",
         "two_shot_bytes_per_s",
@@ -226,6 +225,7 @@ _KINDS: Final[dict[str, type[Constants]]] = {
 }
 _UNITS: Final = (("_gb_per_s", "_bytes_per_s", 1e9), ("_us", "_s", 1e-6))
 _MOST: Final = 10**19
+_CHUNKS: Final = ("nvls_small_base_us", "nvls_small_gb_per_s", "nvls_base_us", "nvls_gb_per_s")
 _OF_A_NODE, _OF_A_PORT = "network_ll_gb_per_s", "ll_port_gb_per_s"
 
 
@@ -329,7 +329,33 @@ def from_file_content(content: Mapping[str, Any], file: str) -> Iterator[Calibra
     for entry in content.get("library", []):
         if not isinstance(entry, Mapping):
             raise FormatError(file, f"library must be a table, got {shown(entry)}")
-        yield _entry(_by_port({"system": system, **entry}, content), file)
+        yield _entry(_in_rounds(_by_port({"system": system, **entry}, content)), file)
+
+
+def _in_rounds(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a library with what a round of in-switch reduction takes.
+
+    Profiles written before 0.3 have a start and a rate with the smallest chunks, and with the
+    largest ones, for the bytes that eight GPUs send up their links.
+    """
+    figures = entry.get("constants")
+    if not isinstance(figures, dict) or not all(_is_figure(figures.get(name)) for name in _CHUNKS):
+        return entry
+    start, slow, _, fast = (float(figures[name]) for name in _CHUNKS)
+    if min(start, slow, fast) <= 0:
+        return entry
+    rules = catalog.tuner_table("nccl")["in_switch"]
+    heads, chunk = rules["most_heads"], rules["chunks"]["inside"]["least_bytes"]
+    sent = 1e-3 * heads * rules["channels"]["hopper"] * chunk  # in microseconds by GB/s
+    links = 1 + 1 / heads
+    stream, whole = sent * links / fast, sent * links / slow
+    rounds = {
+        "nvls_base_us": max(start / heads, start - rules["fill_rounds"] * stream),
+        "nvls_round_us": max(whole / heads, (whole**2 - stream**2) ** 0.5 if slow < fast else 0),
+        "nvls_gb_per_s": fast / links,
+    }
+    rest = {key: value for key, value in figures.items() if key not in _CHUNKS}
+    return {**entry, "constants": {**rest, **rounds}}
 
 
 def _by_port(entry: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

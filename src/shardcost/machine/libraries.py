@@ -15,7 +15,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, Any, Final
 
 from shardcost import catalog
-from shardcost.cluster import Cluster, Network
+from shardcost.cluster import Cluster, Device, Network
 from shardcost.errors import BadTypeError, BadValueError, FormatError, UnknownNameError
 from shardcost.machine.constants import (
     Calibration,
@@ -46,6 +46,8 @@ _BY_HOST: Final = frozenset({"launch_s", "eager_launch_s"})
 """What a host's CPU takes, whatever the device."""
 HOST: Final = ("ll_crowd", "ll_socket", "crowd", "socket")
 """What host bridges leave of a rate: a matter of the machine, which no family of GPUs shares."""
+_SIGNALS: Final = ("_base_s", "_hop_s", "_round_s")
+"""Ends of the names of latencies that wait for signals of other devices, or start a kernel."""
 _BY_MEMORY: Final = frozenset({"reduction_bytes_per_s", "eager_copy_bytes_per_s"})
 """Rates of a device's memory."""
 
@@ -60,7 +62,11 @@ transports that cards run, and sockets of the kernel."""
 _NEARNESS: Final = (1.0, 0.05, 0.0025)
 """What a network counts of the same kind, of the same family, and of another …"""
 _OTHER_MEMORY: Final = 0.05
-"""… and what is left of that where one goes through the hosts' memory and the other does not."""
+"""… and what is left of that where one goes through the hosts' memory and the other does not …"""
+_OTHER_COPIES: Final = 0.0025
+"""… and of what it counts for rates: there the hosts' copies set the pace, whatever the wire."""
+_RATES: Final = frozenset({"ll_port_bytes_per_s", "efficiency", "spine"})
+"""The constants of a network that are rates, or shares of them."""
 _FEW_ROWS: Final = 10
 
 
@@ -205,12 +211,13 @@ class Libraries:
             for one in self.every
             if isinstance(one.constants, NetworkConstants) and one.system != network.name
         ]
-        nearness = [_nearness(catalog.network_named(one.system), network) for one in known]
+        others = [catalog.network_named(one.system) for one in known]
+        nearness = [_nearness(other, network) for other in others]
         values: dict[str, list[tuple[float, float]]] = {}
-        for one, near in zip(known, nearness, strict=True):
+        for one, other, near in zip(known, others, nearness, strict=True):
             weight = near * one.fit.rows / (one.fit.rows + _FEW_ROWS)
             for name, value in stated(one.constants).items():
-                values.setdefault(name, []).append((value, weight))
+                values.setdefault(name, []).append((value, weight * _alike(name, other, network)))
         mean = {name: _geometric_mean(each) for name, each in values.items()}
         nearest = [one for one, near in zip(known, nearness, strict=True) if near == max(nearness)]
         return Calibration(
@@ -373,7 +380,8 @@ def in_switch(name: str) -> bool:
 def datasheet_unit(name: str, cluster: Cluster) -> float:
     """Return the figure of the datasheet that a constant scales with.
 
-    Latency is instructions, so clock cycles; a rate is a share of the link.
+    Latency is instructions, so clock cycles, more of them where a device is of two dies; a rate is
+    a share of the link, and in the switch of what NCCL takes a generation to reach there.
     """
     clock = float(stated_clock_hz(cluster.device))
     if name in _BY_CLOCK:
@@ -383,10 +391,31 @@ def datasheet_unit(name: str, cluster: Cluster) -> float:
     if name in _BY_MEMORY:
         return float(cluster.device.memory_bytes_per_s)
     if name.endswith("_bytes_per_s"):
-        return float(cluster.tiers[0].bytes_per_s)
+        return _reached(name, cluster) * float(cluster.tiers[0].bytes_per_s)
     if name.endswith("_s"):
-        return 1 / clock
+        return _cycles(name, cluster) / clock
     return 1.0
+
+
+def _reached(name: str, cluster: Cluster) -> float:
+    """Return what share of the links' rate NCCL takes a generation to reach in the switch."""
+    if name != "nvls_bytes_per_s":
+        return 1.0
+    shares = catalog.tuner_table("nccl")["in_switch"]["efficiency"]
+    return float(shares.get(nccl_generation(cluster.device), shares["hopper"]))
+
+
+def _cycles(name: str, cluster: Cluster) -> float:
+    """Return how many cycles a latency takes, over those of a device of one die."""
+    table = catalog.tuner_table("start")["two_dies"]
+    farther = cluster.device.compute_capability in table["capabilities"]
+    return float(table["cycles"]) if farther and name.endswith(_SIGNALS) else 1.0
+
+
+def nccl_generation(device: Device) -> str:
+    """Return the row of NCCL's tables for a device, by its compute capability."""
+    generation = int((device.compute_capability or "7.0").split(".")[0])
+    return {7: "volta", 8: "ampere", 9: "hopper"}.get(generation, "blackwell")
 
 
 def host_of(cluster: Cluster) -> str:
@@ -409,13 +438,19 @@ def _geometric_mean(values: list[tuple[float, float]]) -> float:
 
 
 def _nearness(measured: Network, network: Network) -> float:
-    """Return how much the constants of a measured network count for another."""
-    alike = 1.0 if measured.gpu_direct == network.gpu_direct else _OTHER_MEMORY
+    """Return how much the constants of a measured network count for another, by their kinds."""
     if measured.kind == network.kind:
-        return _NEARNESS[0] * alike
+        return _NEARNESS[0]
     if any({measured.kind, network.kind} <= family for family in _NETWORK_FAMILIES):
-        return _NEARNESS[1] * alike
-    return _NEARNESS[2] * alike
+        return _NEARNESS[1]
+    return _NEARNESS[2]
+
+
+def _alike(name: str, measured: Network, network: Network) -> float:
+    """Return what is left of that for one constant, by the way to the ports."""
+    if measured.gpu_direct == network.gpu_direct:
+        return 1.0
+    return _OTHER_COPIES if name in _RATES else _OTHER_MEMORY
 
 
 def profile_in(path: str | Path, network: str | Network | None = None) -> Cluster:
