@@ -80,7 +80,7 @@ def test_errors_by_kind_of_measurement(table: Table) -> None:
         "engines, graph, one node": (4, 15),
         "across nodes or racks": (10, 35),
         "eager": (6, 35),
-        "single process": (10, 20),
+        "single process": (12, 20),  # two tables whose launches differ by 1.7 times
     }
     found = validate(table, ("population",))
     assert found.predicted >= 0.97 * table.rows
