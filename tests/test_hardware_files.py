@@ -212,7 +212,7 @@ def test_commands_set_and_vary_figures(capsys: pytest.CaptureFixture[str]) -> No
     assert "like link=900GB/s" in said
     code, _, said = run(capsys, "estimate", *ASK, *on, "--vary", "nothing=1,2")
     assert code == 2
-    assert "device.memory_bandwidth" in said
+    assert "link.bandwidth" in said
 
 
 def test_a_machine_in_full_and_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

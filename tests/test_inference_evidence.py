@@ -334,14 +334,14 @@ def test_engines_under_load_reach_their_throughput(evidence: Path) -> None:
     assert np.nanmedian(errors) < 0.15
 
 
-def test_communication_s_share_of_a_prefill_is_within_4_points(evidence: Path) -> None:
+def test_communication_s_share_of_a_prefill_is_within_5_points(evidence: Path) -> None:
     table = read_table(evidence / "measured" / "comm_fraction.csv").where(
         lambda row: row["phase"] == "prefill" and row["model"].startswith("Llama-3.3-70B")
     )
     measured = np.array([float(value) for value in table.columns["comm_fraction_pct"]])
     assert len(measured) == 9
     off = comm_fraction.predictions(table).values - measured
-    assert np.abs(off[:7]).max() < 4
+    assert np.abs(off[:7]).max() < 5
     assert np.abs(off).max() < 6
 
 

@@ -106,7 +106,7 @@ def test_an_algorithm_begins_with_the_layouts_own_message(visit: Visit) -> None:
     visit.open(tab="ring")
     assert visit.at("#ring-size").input_value() == "1MiB"
     assert "2 of these per layer, 161 per step" in visit.text("#ring-own")
-    assert "14 x 921.1 ns + 1.75 MiB / 450 GB/s = 16.97 us" in visit.text("#ring-cost")
+    assert "14 x 921.2 ns + 1.75 MiB / 450 GB/s = 16.97 us" in visit.text("#ring-cost")
     assert "%" not in str(visit.at("svg.topology").text_content())
     visit.at("#ring-step").click()
     expect(visit.at("svg.topology")).to_contain_text("%")

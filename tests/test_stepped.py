@@ -251,7 +251,7 @@ def test_on_a_machine_the_formula_has_its_latency_and_rate_beside_the_prediction
     assert 0.5e-6 < model.alpha_s < 2e-6
     assert model.time_s == pytest.approx(14 * model.alpha_s + 14 / 8 * 2**20 / 450e9)
     data = as_data(found, model, predicted)
-    assert data["numbers"] == "time = 14 x 921.1 ns + 1.75 MiB / 450 GB/s = 16.97 us"
+    assert data["numbers"] == "time = 14 x 921.2 ns + 1.75 MiB / 450 GB/s = 16.97 us"
     assert data["predicted"]["low_s"] < data["predicted"]["time_s"] < data["predicted"]["high_s"]
     switch = stepped("all_reduce", "sharp", 8, 2**20, cluster)
     halved = alpha_beta(switch, collective_time("all_reduce", 8, cluster, 8))

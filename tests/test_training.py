@@ -298,9 +298,9 @@ def test_host_and_device_wait_for_each_other_where_they_have_as_much_to_do() -> 
 def test_a_late_host_catches_up_over_the_gradients_of_weights() -> None:
     software = replace(DEEPSPEED, host_per_kernel_s=1e-5, host_per_hop_s=None, host_scatter=None)
     forward, backward, weight = PassTime(2e-3, 100), PassTime(1e-3, 200), PassTime(3e-3, 50)
-    assert walls_s((forward, backward, weight), software) == pytest.approx((2e-3, 2e-3, 2e-3))
+    assert walls_s((forward, backward, weight), software) == pytest.approx((2e-3, 1e-3, 3e-3))
     busy = PassTime(1e-3, 400)
-    assert walls_s((forward, busy, weight), software) == pytest.approx((2e-3, 4e-3, 5e-4))
+    assert walls_s((forward, busy, weight), software) == pytest.approx((2e-3, 1.5e-3, 3e-3))
 
 
 def test_hosts_start_collectives_by_the_links_of_their_rings() -> None:

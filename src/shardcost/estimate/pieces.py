@@ -105,12 +105,11 @@ def walls_s(passes: Sequence[PassTime], software: Software) -> tuple[Any, Any, A
     """Return the seconds that forward, backward and weight gradients take.
 
     Autograd starts the gradients of a matrix's input and of its weights one after the other, so
-    that a host which is late with the one catches up over the other: it is late for their sum. Of
-    that the gradients of inputs take what they take alone, as in schedules that split the two.
+    that a host which is late with the one catches up over the other: it is late for their sum.
     """
     forward, backward, weight = passes
-    input_s, together_s = backward.wall_s(software), backward.plus(weight).wall_s(software)
-    return forward.wall_s(software), input_s, together_s - input_s
+    together_s = backward.plus(weight).wall_s(software)
+    return forward.wall_s(software), together_s - weight.device_s, weight.device_s
 
 
 class Piece(NamedTuple):
