@@ -628,8 +628,9 @@ def _on_links(constants: Any, factor: Any) -> Any:
 
 
 _BY_DOMAIN: Final = frozenset({"recursive", "two_shot", "p2p"})
+"""Algorithms of the generic library that run inside domains and then across them …"""
 _SHARED_OUT: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
-"""Algorithms of these collectives that leave each rank of a domain its share of what crosses."""
+"""… for these collectives, of which each rank of a domain sends its share into the network."""
 
 
 def sent_shares(algorithm: str, collective: str, group: Group) -> tuple[Any, Any]:
